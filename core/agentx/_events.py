@@ -1,0 +1,366 @@
+"""What a run reports. Stored kinds are the log: history, state and usage are rebuilt from them alone.
+
+    session.start
+      turn.start → user.input
+        model.start → model.attempt … → model.end
+          tool.call → tool.start → tool.progress … → tool.result
+      turn.end
+    session.end
+
+Starts and ends come only from the core and always pair. `seq` counts the stored events of a session without gaps;
+an event that is not stored has the `seq` of the stored one before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import attrs
+
+from ._messages import (
+    NO_USAGE,
+    Delta,
+    Message,
+    ModelResponse,
+    TextDelta,
+    ThinkingDelta,
+    ToolArgsDelta,
+    ToolResult,
+    Usage,
+)
+
+
+@attrs.frozen
+class Event:
+    """One thing that happened. `time` is seconds since the epoch; `path` is the way to a sub-agent's session."""
+
+    kind: ClassVar[str] = ""
+    stored: ClassVar[bool] = True
+
+    seq: int
+    time: float
+    turn_id: str | None
+
+
+@attrs.frozen
+class SessionStart(Event):
+    kind: ClassVar[str] = "session.start"
+    agent: str
+    user: str | None = None
+    plugins: tuple[str, ...] = ()
+    """`id distribution version` of every active plugin."""
+    format: int = 1
+    seed: tuple[Message, ...] = ()
+    """The history the application gave."""
+
+
+@attrs.frozen
+class SessionEnd(Event):
+    """Not stored: a session can always be opened again."""
+
+    kind: ClassVar[str] = "session.end"
+    stored: ClassVar[bool] = False
+
+
+@attrs.frozen
+class TurnStart(Event):
+    kind: ClassVar[str] = "turn.start"
+    turn_index: int
+    model: str
+    metadata: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class UserInput(Event):
+    kind: ClassVar[str] = "user.input"
+    message: Message
+
+
+@attrs.frozen
+class ModelStart(Event):
+    kind: ClassVar[str] = "model.start"
+    model: str
+    call_index: int
+    asked_by: str | None = None
+    """The plugin whose own call this is (`call_model`); its text is not shown to the user."""
+
+
+@attrs.frozen
+class ModelAttempt(Event):
+    """One dispatch to a provider, successful or not."""
+
+    kind: ClassVar[str] = "model.attempt"
+    model: str
+    call_index: int
+    attempt: int
+    usage: Usage | None = None
+    error: str | None = None
+    asked_by: str | None = None
+
+
+@attrs.frozen
+class ModelRetrying(Event):
+    """The call is tried again; text of this call that was already shown is void."""
+
+    kind: ClassVar[str] = "model.retrying"
+    call_index: int
+    attempt: int
+    reason: str
+    by: str
+    delay: float = 0.0
+
+
+@attrs.frozen
+class ModelEnd(Event):
+    kind: ClassVar[str] = "model.end"
+    call_index: int
+    response: ModelResponse | None
+    """`None`: the call failed or was cancelled."""
+    error: str | None = None
+    asked_by: str | None = None
+
+
+@attrs.frozen
+class DeltaEvent(Event):
+    """A piece of what the model is saying."""
+
+    stored: ClassVar[bool] = False
+    call_index: int
+    attempt: int
+    text: str
+
+
+@attrs.frozen
+class TextDeltaEvent(DeltaEvent):
+    kind: ClassVar[str] = "text.delta"
+
+
+@attrs.frozen
+class ThinkingDeltaEvent(DeltaEvent):
+    kind: ClassVar[str] = "thinking.delta"
+
+
+@attrs.frozen
+class ToolArgsDeltaEvent(DeltaEvent):
+    kind: ClassVar[str] = "tool.args.delta"
+    call_id: str = ""
+    tool: str = ""
+
+
+@attrs.frozen
+class ToolCallEvent(Event):
+    """What the model asked for."""
+
+    kind: ClassVar[str] = "tool.call"
+    call_id: str
+    tool: str
+    arguments: str
+    """JSON text as the model wrote it, cut at 1,000 characters where it is no JSON object."""
+
+
+@attrs.frozen
+class ToolStart(Event):
+    """What will run. Committed before the effect."""
+
+    kind: ClassVar[str] = "tool.start"
+    call_id: str
+    tool: str
+    args: Mapping[str, Any]
+
+
+@attrs.frozen
+class ToolProgress(Event):
+    kind: ClassVar[str] = "tool.progress"
+    stored: ClassVar[bool] = False
+    call_id: str
+    tool: str
+    message: str
+    done: float | None = None
+    total: float | None = None
+
+
+@attrs.frozen
+class ToolResultEvent(Event):
+    kind: ClassVar[str] = "tool.result"
+    result: ToolResult
+    by: str | None = None
+    """The plugin that denied, skipped or aborted the call."""
+
+
+@attrs.frozen
+class ApprovalRequested(Event):
+    kind: ClassVar[str] = "approval.requested"
+    call_id: str
+    tool: str
+    args: Mapping[str, Any]
+    reason: str
+    by: str
+    expires: float | None = None
+
+
+@attrs.frozen
+class ApprovalDecided(Event):
+    kind: ClassVar[str] = "approval.decided"
+    call_id: str
+    decision: str
+    by: str | None = None
+    reason: str | None = None
+    args: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class HistoryReplaced(Event):
+    """The history from here on; the log keeps the originals."""
+
+    kind: ClassVar[str] = "history.replaced"
+    by: str
+    messages: tuple[Message, ...]
+
+
+@attrs.frozen
+class StateUpdated(Event):
+    """The resulting values of the fields that changed, so that replay needs no plugin."""
+
+    kind: ClassVar[str] = "state.updated"
+    plugin: str
+    values: Mapping[str, Any]
+
+
+@attrs.frozen
+class ToolsChanged(Event):
+    kind: ClassVar[str] = "tools.changed"
+    by: str
+    added: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
+@attrs.frozen
+class PromptPrefixChanged(Event):
+    """The part of the prompt that a provider caches changed, and who changed it."""
+
+    kind: ClassVar[str] = "prompt.prefix"
+    stored: ClassVar[bool] = False
+    by: str
+    what: str
+
+
+@attrs.frozen
+class LimitWarning(Event):
+    kind: ClassVar[str] = "limit.warning"
+    key: str
+    scope: str
+    used: str
+    maximum: str
+    by: str
+
+
+@attrs.frozen
+class SteerInput(Event):
+    kind: ClassVar[str] = "steer.input"
+    message: Message
+
+
+@attrs.frozen
+class ErrorEvent(Event):
+    """Something failed; `where` is a hook, a tool or a listener."""
+
+    kind: ClassVar[str] = "error"
+    where: str
+    error: str
+    message: str
+    by: str | None = None
+
+
+@attrs.frozen
+class TurnEnd(Event):
+    kind: ClassVar[str] = "turn.end"
+    status: str
+    reason: str | None = None
+    by: str | None = None
+    usage: Usage = NO_USAGE
+    cost: str | None = None
+    """US dollars as a decimal number; `None` where some price is unknown."""
+
+
+@attrs.frozen
+class PluginEvent(Event):
+    """A plugin's own event, of kind `plugin.<id>.<name>`. `data` is JSON."""
+
+    kind: ClassVar[str] = "plugin"
+    plugin: str
+    name: str
+    data: Mapping[str, Any]
+
+
+@attrs.frozen
+class UnknownEvent(Event):
+    """An event of a kind this version does not know; kept as it came."""
+
+    kind: ClassVar[str] = "unknown"
+    raw_kind: str
+    data: Mapping[str, Any]
+
+
+@attrs.frozen
+class SubAgentEvent(Event):
+    """An event of a sub-agent's session, seen from its parent. `path` are the call ids that lead to it."""
+
+    kind: ClassVar[str] = "subagent"
+    stored: ClassVar[bool] = False
+    path: tuple[str, ...]
+    event: Event
+
+
+EVENTS: Mapping[str, type[Event]] = {
+    cls.kind: cls
+    for cls in (
+        SessionStart,
+        SessionEnd,
+        TurnStart,
+        UserInput,
+        ModelStart,
+        ModelAttempt,
+        ModelRetrying,
+        ModelEnd,
+        TextDeltaEvent,
+        ThinkingDeltaEvent,
+        ToolArgsDeltaEvent,
+        ToolCallEvent,
+        ToolStart,
+        ToolProgress,
+        ToolResultEvent,
+        ApprovalRequested,
+        ApprovalDecided,
+        HistoryReplaced,
+        StateUpdated,
+        ToolsChanged,
+        PromptPrefixChanged,
+        LimitWarning,
+        SteerInput,
+        ErrorEvent,
+        TurnEnd,
+        PluginEvent,
+        SubAgentEvent,
+    )
+}
+
+
+def kind_of(event: Event) -> str:
+    """Return the kind that listeners see: a plugin's own event carries its plugin's id in it."""
+    if isinstance(event, PluginEvent):
+        return f"plugin.{event.plugin}.{event.name}"
+    if isinstance(event, UnknownEvent):
+        return event.raw_kind
+    return event.kind
+
+
+def delta_event(delta: Delta, seq: int, time: float, turn_id: str | None, call_index: int, attempt: int) -> Event:
+    """Return `delta` as the event of a stream."""
+    if isinstance(delta, TextDelta):
+        return TextDeltaEvent(seq, time, turn_id, call_index, attempt, delta.text)
+    if isinstance(delta, ThinkingDelta):
+        return ThinkingDeltaEvent(seq, time, turn_id, call_index, attempt, delta.text)
+    if isinstance(delta, ToolArgsDelta):
+        return ToolArgsDeltaEvent(seq, time, turn_id, call_index, attempt, delta.text, delta.call_id, delta.name)
+    raise TypeError(f"a model may emit TextDelta, ThinkingDelta or ToolArgsDelta, not {type(delta).__name__}")

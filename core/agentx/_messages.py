@@ -1,0 +1,342 @@
+"""What flows between the loop, the layers and a model: frozen data, nothing that acts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+
+import attrs
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+Role = Literal["user", "assistant", "tool"]
+ToolStatus = Literal["ok", "error", "denied", "skipped", "cancelled", "aborted", "unknown"]
+STOP_REASONS = frozenset(
+    {
+        "end_turn",
+        "tool_use",
+        "max_tokens",
+        "refusal",
+        "pause_turn",
+        "content_filter",
+        "stop_sequence",
+        "context_window",
+        "unknown",
+    }
+)
+
+
+@attrs.frozen
+class Part:
+    """One piece of a message. `kind` tells the pieces apart in JSON."""
+
+    kind: ClassVar[str] = ""
+
+
+@attrs.frozen
+class TextPart(Part):
+    kind: ClassVar[str] = "text"
+    text: str
+
+
+@attrs.frozen
+class ThinkingPart(Part):
+    """A model's reasoning. `signature` and `data` are the provider's and are sent back byte for byte."""
+
+    kind: ClassVar[str] = "thinking"
+    text: str = ""
+    signature: str | None = None
+    data: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class ToolCall(Part):
+    """What the model asked for. `arguments` is JSON text; once in a history it is always an object."""
+
+    kind: ClassVar[str] = "tool_call"
+    id: str
+    name: str
+    arguments: str = "{}"
+    data: Mapping[str, Any] | None = None
+
+
+@attrs.frozen
+class ToolResult(Part):
+    """The one result of a call. `status` is `ok` or says why there is no real result."""
+
+    kind: ClassVar[str] = "tool_result"
+    call_id: str
+    name: str
+    content: tuple[Part, ...] = ()
+    status: ToolStatus = "ok"
+
+    @property
+    def text(self) -> str:
+        return "".join([part.text for part in self.content if isinstance(part, TextPart)])
+
+    @property
+    def is_error(self) -> bool:
+        return self.status != "ok"
+
+
+@attrs.frozen
+class FilePart(Part):
+    """A file given by its bytes, by URL or by the provider's id: exactly one of the three."""
+
+    kind: ClassVar[str] = "file"
+    media_type: str
+    data: bytes | None = attrs.field(default=None, repr=False)
+    url: str | None = None
+    file_id: str | None = None
+    name: str | None = None
+
+    def __attrs_post_init__(self) -> None:
+        given = [self.data is not None, self.url is not None, self.file_id is not None]
+        if sum(given) != 1:
+            raise ValueError("a file part takes exactly one of data, url and file_id")
+
+
+@attrs.frozen
+class OpaquePart(Part):
+    """An item of one provider that agentx does not read; kept as it came and sent back to that provider only."""
+
+    kind: ClassVar[str] = "opaque"
+    provider: str
+    data: Mapping[str, Any]
+
+
+PARTS: Mapping[str, type[Part]] = {
+    cls.kind: cls for cls in (TextPart, ThinkingPart, ToolCall, ToolResult, FilePart, OpaquePart)
+}
+
+
+@attrs.frozen
+class Message:
+    role: Role
+    parts: tuple[Part, ...]
+
+    @property
+    def text(self) -> str:
+        return "".join([part.text for part in self.parts if isinstance(part, TextPart)])
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple([part for part in self.parts if isinstance(part, ToolCall)])
+
+
+UserInput = str | Part | Sequence[Part]
+"""What `run` takes: text, one part, or parts."""
+
+
+def user_message(value: UserInput) -> Message:
+    """Return `value` as the message of a user."""
+    if isinstance(value, str):
+        return Message("user", (TextPart(value),))
+    parts = (value,) if isinstance(value, Part) else tuple(value)
+    for part in parts:
+        if not isinstance(part, Part):
+            raise TypeError(f"input takes text or parts (TextPart, FilePart, …), not {type(part).__name__}")
+    return Message("user", parts)
+
+
+class Messages(Sequence[Message]):
+    """An immutable view of a history that only grows: the first `stop` of `base`, then `tail`.
+
+    It is made in constant time, so that no step copies the history.
+    """
+
+    __slots__ = ("_base", "_stop", "_tail")
+
+    def __init__(self, base: Sequence[Message], stop: int | None = None, tail: tuple[Message, ...] = ()) -> None:
+        self._base = base
+        self._stop = len(base) if stop is None else stop
+        self._tail = tail
+
+    def __len__(self) -> int:
+        return self._stop + len(self._tail)
+
+    @overload
+    def __getitem__(self, index: int) -> Message: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Message]: ...
+    def __getitem__(self, index: int | slice) -> Message | Sequence[Message]:
+        if isinstance(index, slice):
+            return [*self][index]
+        if index < 0:
+            index += self._stop + len(self._tail)
+        if 0 <= index < self._stop:
+            return self._base[index]
+        if index < self._stop:
+            raise IndexError("message index out of range")
+        return self._tail[index - self._stop]
+
+    def __iter__(self) -> Iterator[Message]:
+        base = self._base
+        for index in range(self._stop):
+            yield base[index]
+        yield from self._tail
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]  # compared by content, like a list
+
+    def __repr__(self) -> str:
+        return f"Messages({list(self)!r})"
+
+
+@attrs.frozen
+class Usage:
+    """Tokens of one or more model calls. The buckets do not overlap, whatever a provider's own convention.
+
+    `input_tokens` were neither read from nor written to a cache. `reasoning_tokens` is the one exception:
+    that part of `output_tokens` which was reasoning.
+    """
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cache_read_tokens: int = 0
+    cache_write_tokens: int = 0
+    reasoning_tokens: int = 0
+    requests: int = 1
+    estimated: bool = False
+    """Some of it was not reported by the provider but taken from a reservation or an estimate."""
+
+    @property
+    def total_tokens(self) -> int:
+        return self.input_tokens + self.output_tokens + self.cache_read_tokens + self.cache_write_tokens
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cache_read_tokens + other.cache_read_tokens,
+            self.cache_write_tokens + other.cache_write_tokens,
+            self.reasoning_tokens + other.reasoning_tokens,
+            self.requests + other.requests,
+            self.estimated or other.estimated,
+        )
+
+
+NO_USAGE = Usage(requests=0)
+
+
+@attrs.frozen
+class ToolSpec:
+    """A tool as a model sees it. `schema` is a JSON Schema of an object."""
+
+    name: str
+    description: str
+    schema: Mapping[str, Any]
+
+
+@attrs.frozen
+class ModelSettings:
+    """How to sample. `None` is the provider's own default; what a provider cannot do is an error, not silence."""
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    tool_choice: str | None = None
+    """`auto`, `none`, `required`, or the name of a tool."""
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    service_tier: str | None = None
+    timeout: float | None = None
+    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    """Raw keys for the body of the request."""
+
+    def merge(self, other: ModelSettings | None) -> ModelSettings:
+        """Return these settings with everything that `other` states laid over them."""
+        if other is None:
+            return self
+        changes = {
+            name: value for name in _SETTING_NAMES if (value := getattr(other, name)) not in (None, (), {})
+        }
+        return attrs.evolve(self, **changes) if changes else self
+
+
+_SETTING_NAMES = tuple(field.name for field in attrs.fields(ModelSettings))
+NO_SETTINGS = ModelSettings()
+
+
+@attrs.frozen
+class ModelRequest:
+    """What goes on the wire for one model call: history, instructions and the layers' additions, kept apart.
+
+    `context` is what layers added for this call only; it goes to the tail, behind the history, so that a provider's
+    prompt cache holds. `wire_messages` has everything in the order it is sent.
+    """
+
+    model: str
+    messages: Sequence[Message]
+    instructions: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    settings: ModelSettings = NO_SETTINGS
+    context: tuple[str, ...] = ()
+
+    @property
+    def wire_messages(self) -> Sequence[Message]:
+        """The messages with the added context as a last user message."""
+        if not self.context:
+            return self.messages
+        tail = Message("user", tuple([TextPart(text) for text in self.context]))
+        return Messages(self.messages, len(self.messages), (tail,))
+
+
+@attrs.frozen
+class ModelResponse:
+    """The whole answer of a model call. `usage` is `None` when the provider did not say.
+
+    `model` is the model that answered. `raw_stop_reason` keeps what the provider called it.
+    """
+
+    parts: tuple[Part, ...]
+    stop_reason: str = "end_turn"
+    usage: Usage | None = None
+    model: str = ""
+    id: str | None = None
+    raw_stop_reason: str | None = None
+    cost: Decimal | None = None
+    """US dollars, where the provider itself states a price."""
+
+    @property
+    def text(self) -> str:
+        return "".join([part.text for part in self.parts if isinstance(part, TextPart)])
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        return tuple([part for part in self.parts if isinstance(part, ToolCall)])
+
+    @property
+    def message(self) -> Message:
+        return Message("assistant", self.parts)
+
+
+@attrs.frozen
+class TextDelta:
+    """A piece of text; `index` is the place of its text among the text parts of the response."""
+
+    text: str
+    index: int = 0
+
+
+@attrs.frozen
+class ThinkingDelta:
+    text: str
+    index: int = 0
+
+
+@attrs.frozen
+class ToolArgsDelta:
+    """A piece of the JSON text of a call's arguments. `name` comes with the first piece."""
+
+    text: str
+    call_id: str
+    name: str = ""
+
+
+Delta = TextDelta | ThinkingDelta | ToolArgsDelta

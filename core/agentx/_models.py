@@ -1,0 +1,78 @@
+"""The model protocol, and how `provider/name` becomes a model."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import attrs
+
+from ._messages import Delta, ModelRequest, ModelResponse
+
+Emit = Callable[[Delta], Awaitable[None]]
+"""Gives one delta to whoever listens; waits while the listener is behind."""
+
+
+@runtime_checkable
+class Model(Protocol):
+    """Anything that answers a request.
+
+    `respond` gives deltas to `emit` as they come and returns the whole response; the deltas of a text part, joined,
+    are that part. It may be called from several sessions at once. Errors are `ModelError` of the right kind; a stream
+    that ends without its end marker is an error. A model may also have `async def aclose()`, called when the agent
+    that made it closes.
+    """
+
+    name: str
+
+    async def respond(self, request: ModelRequest, emit: Emit) -> ModelResponse: ...
+
+
+@attrs.frozen
+class ModelInfo:
+    """A model that a provider can serve, as `agentx models` lists it."""
+
+    id: str
+    description: str = ""
+    ready: bool = True
+    """Whether it can answer now: weights are there, a key is set."""
+    detail: str = ""
+    """What is missing, or where it comes from; never a secret."""
+
+
+class ModelProvider(Protocol):
+    """What an entry point of the group `agentx.models` names; the entry point's name is the `provider/` prefix."""
+
+    def model(self, name: str) -> Model:
+        """Return the model `name`, what follows the prefix. Does no I/O."""
+
+    def models(self) -> Sequence[ModelInfo]:
+        """Return what can be listed without asking a server."""
+
+
+Progress = Callable[[str, int, int], None]
+"""`(what, done, total)` in bytes; a total of 0 is unknown."""
+
+
+@runtime_checkable
+class PullsWeights(Protocol):
+    """A provider whose weights `agentx models pull PREFIX` fetches."""
+
+    def pull(self, *, source: Path | None, progress: Progress) -> Sequence[Path]:
+        """Fetch the weights, from `source` if given, and return where they are. Already there: returns at once."""
+
+
+def split_model_id(model_id: str) -> tuple[str, str]:
+    """Return provider and name of `provider/name` or `provider:name`."""
+    for index, char in enumerate(model_id):
+        if char in "/:":
+            provider, name = model_id[:index], model_id[index + 1 :]
+            if provider and name:
+                return provider, name
+            break
+    raise ValueError(f"model id {model_id!r} is not 'provider/model', such as 'local/auto'")
+
+
+def model_name(model: Model | Any) -> str:
+    return getattr(model, "name", None) or type(model).__name__

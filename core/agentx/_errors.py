@@ -41,7 +41,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ._session import RunResult
+    from ._messages import Usage
+    from ._result import RunResult
 
 
 class AgentxError(Exception):
@@ -184,6 +185,7 @@ class ModelError(AgentxError):
         status: the HTTP status, where there was one.
         provider_code: the provider's own code, kept as it came.
         request_id: the provider's id of the call, for its support.
+        usage: what the failed call used, where the provider said so.
     """
 
     code = "model"
@@ -198,6 +200,7 @@ class ModelError(AgentxError):
         status: int | None = None,
         provider_code: str | None = None,
         request_id: str | None = None,
+        usage: Usage | None = None,
     ) -> None:
         super().__init__(message)
         self.retryable = self.retryable_by_default if retryable is None else retryable
@@ -205,6 +208,7 @@ class ModelError(AgentxError):
         self.status = status
         self.provider_code = provider_code
         self.request_id = request_id
+        self.usage = usage
 
 
 class UnknownProviderError(ModelError):
@@ -286,5 +290,5 @@ class AbortSignal(TurnSignal):
     """Raised by `ctx.abort`; becomes `TurnAborted` at the edge of the turn."""
 
 
-class LimitSignal(TurnSignal):
-    """Raised by the ledger when a limit refuses a dispatch; becomes the status `limit`."""
+class StopSignal(TurnSignal):
+    """Raised where a stopped turn, or one that a limit refuses, would start a model call; becomes its status."""

@@ -19,7 +19,7 @@ from ._errors import AbortSignal, HookError
 if TYPE_CHECKING:
     from ._context import AgentContext, ModelContext, SessionContext, ToolContext, TurnContext
     from ._messages import ModelResponse, ToolResult
-    from ._session import RunResult
+    from ._result import RunResult
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,0 +1,568 @@
+"""What exists once per level while it runs: agent, session, turn, model call, tool call.
+
+A frame is the state; a context (`_context.py`) is one layer's view of a frame.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import attrs
+
+from ._errors import AbortSignal, StopSignal, SessionClosedError, ToolNameError, TurnSignal
+from ._events import Event, LimitWarning, ToolsChanged
+from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
+from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec
+
+if TYPE_CHECKING:
+    from ._hookspecs import Layer
+    from ._onion import Onions
+    from ._store import SessionLog, Store
+    from ._tools import Tool, ToolThreads
+
+Listener = Callable[[Event], Awaitable[None]]
+Sink = Callable[[Delta, int, int], Awaitable[None]]
+"""Takes a delta, the call's index and the attempt."""
+
+
+class Toolbox:
+    """The tools of one level, over those of the level above. Names are unique along the chain."""
+
+    __slots__ = ("_all", "_own", "_specs", "_specs_version", "_version", "loaded", "parent")
+
+    def __init__(self, parent: Toolbox | None = None) -> None:
+        self.parent = parent
+        self.loaded: set[str] = set()
+        self._own: dict[str, tuple[Tool, str]] = {}
+        self._all: dict[str, Tool] | None = None
+        self._specs: tuple[ToolSpec, ...] = ()
+        self._version = 0
+        self._specs_version = -1
+
+    @property
+    def version(self) -> int:
+        return self._version + (self.parent.version if self.parent else 0)
+
+    def owner(self, name: str) -> str | None:
+        if name in self._own:
+            return self._own[name][1]
+        return self.parent.owner(name) if self.parent else None
+
+    def add(self, tool: Tool, owner: str) -> None:
+        """Add a tool.
+
+        Raises:
+            ToolNameError: the name is taken; both owners are named.
+        """
+        taken = self.owner(tool.name)
+        if taken is not None:
+            fix = "rename one with @tool(name=…), or disable one of the plugins"
+            raise ToolNameError(f"two tools are called {tool.name!r}: one of {taken}, one of {owner}: {fix}")
+        self._own[tool.name] = (tool, owner)
+        self._changed()
+
+    def remove(self, name: str) -> None:
+        del self._own[name]
+        self._changed()
+
+    def owned_by(self, owner: str) -> list[str]:
+        return [name for name, (_, by) in self._own.items() if by == owner]
+
+    def _changed(self) -> None:
+        self._all = None
+        self._version += 1
+
+    def tools(self) -> Mapping[str, Tool]:
+        """Return every tool by name, sorted; the same object until something changes."""
+        if self.parent is not None and not self._own and not self.loaded:
+            return self.parent.tools()
+        if self._all is None or self.parent is not None:
+            chain = dict(self.parent.tools()) if self.parent else {}
+            chain.update({name: tool for name, (tool, _) in self._own.items()})
+            self._all = dict(sorted(chain.items()))
+        return self._all
+
+    def specs(self) -> tuple[ToolSpec, ...]:
+        """Return what a model is told, sorted by name so that the prompt's prefix stays the same."""
+        if self.parent is not None and not self._own and not self.loaded:
+            return self.parent.specs()
+        version = self.version
+        if self._specs_version != version:
+            tools = self.tools()
+            self._specs = tuple([t.spec for t in tools.values() if not t.deferred or t.name in self.loaded])
+            self._specs_version = version
+        return self._specs
+
+    def load(self, names: Sequence[str]) -> None:
+        self.loaded.update(names)
+        self._version += 1
+
+    def deferred(self) -> list[str]:
+        return [name for name, tool in self.tools().items() if tool.deferred and name not in self.loaded]
+
+
+@attrs.define(eq=False)
+class Stop:
+    """That the turn shall end, how, and who said so."""
+
+    status: str
+    reason: str
+    by: str
+    output: Any = None
+    has_output: bool = False
+
+
+class _Level:
+    """What every level has: services, limits, totals. A level without any costs nothing."""
+
+    __slots__ = ()
+    limits: list[tuple[Limit, str]] | None
+    services: dict[Any, Any] | None
+
+    def lines(self) -> tuple[Line, ...]:
+        raise NotImplementedError
+
+    def provide(self, key: Any, value: Any) -> None:
+        if self.services is None:
+            self.services = {}
+        self.services[key] = value
+
+
+@attrs.define(eq=False)
+class AgentFrame(_Level):
+    """An agent that is open in one event loop, with one combination of plugins."""
+
+    name: str
+    agent: Any
+    onions: Onions
+    store: Store
+    toolbox: Toolbox
+    threads: ToolThreads
+    config: Mapping[str, Any]
+    instructions: str
+    instance_ids: dict[int, str]
+    """Identity of a plugin instance → its id in this agent."""
+    header: tuple[str, ...]
+    ask: Callable[..., Awaitable[Any]]
+    """`call_model`, of the loop."""
+    show: Callable[..., Awaitable[Any]]
+    """Streams a response that no dispatch streamed, of the loop."""
+    result_of: Callable[[TurnFrame], Any]
+    resolve: Callable[[Any], Any]
+    """A model id, or a `Model` → the `Model`."""
+    register_model: Callable[[Any], str]
+    sections: list[tuple[str, str]] = attrs.Factory(list)
+    services: dict[Any, Any] | None = None
+    limits: list[tuple[Limit, str]] | None = None
+    limits_version: int = 0
+    sections_version: int = 0
+    totals: Totals = attrs.Factory(Totals)
+    sessions: dict[str, SessionFrame] = attrs.Factory(dict)
+    failure: BaseException | None = None
+    closing: str | None = None
+    host: Any = None
+    tasks: set[Any] | None = None
+    failures: dict[str, int] = attrs.Factory(dict)
+    """How often a plugin's own failure was logged and did no harm."""
+
+    def service(self, key: Any) -> Any:
+        return None if self.services is None else self.services.get(key)
+
+    def add_limit(self, limit: Limit, owner: str) -> None:
+        if self.limits is None:
+            self.limits = []
+        self.limits.append((limit, owner))
+        self.limits_version += 1
+
+    def lines(self) -> tuple[Line, ...]:
+        """The limits on accounts that are wider than a session; the others have no account at this level."""
+        found = [(limit, owner) for limit, owner in self.limits or () if limit.scope not in ("turn", "session", "user")]
+        return tuple([Line(limit, owner, self.account((owner, limit.key, limit.scope, ""))) for limit, owner in found])
+
+    def account(self, key: AccountKey) -> Account:
+        accounts: Accounts = self.store.accounts
+        found = accounts.get(key)
+        if found is None:
+            found = accounts[key] = Account()
+        return found
+
+    def fail(self, error: BaseException) -> None:
+        """Mark the agent failed: running turns are cancelled, the next call raises from `error`."""
+        self.failure = error
+        for session in self.sessions.values():
+            session.interrupt()
+
+    def check(self) -> None:
+        if self.failure is not None:
+            raise SessionClosedError(f"agent {self.name!r} failed: {self.failure}") from self.failure
+
+
+@attrs.define(eq=False)
+class SessionFrame(_Level):
+    """A session that is open in this process."""
+
+    agent: AgentFrame
+    id: str
+    user: str | None
+    log: SessionLog
+    toolbox: Toolbox
+    history: list[Message]
+    totals: Totals
+    states: dict[str, Any]
+    seq: int = 0
+    turn_count: int = 0
+    is_resumed: bool = False
+    deps: Any = None
+    turn: TurnFrame | None = None
+    services: dict[Any, Any] | None = None
+    limits: list[tuple[Limit, str]] | None = None
+    sections: list[tuple[str, str]] | None = None
+    listeners: list[Listener] | None = None
+    outbox: deque[Event] | None = None
+    filters: tuple[Callable[[Event], Event], ...] = ()
+    parent: TurnFrame | None = None
+    onions: Onions | None = None
+    """A sub-agent's own, in which layers of its parent wrap it."""
+    idle: anyio.Event | None = None
+    path: tuple[str, ...] = ()
+    depth: int = 0
+    model: Any = None
+    settings: ModelSettings | None = None
+    own_instructions: str | None = None
+    last_result: Any = None
+    failure: BaseException | None = None
+    closing: str | None = None
+    host: Any = None
+    handles: int = 0
+    ephemeral: bool = False
+    public: Any = None
+    after: list[tuple[str, Callable[[], Awaitable[None]]]] | None = None
+    tasks: set[Any] | None = None
+    _delivery: anyio.Lock | None = None
+    _prompt: tuple[int, str] | None = None
+
+    @property
+    def session(self) -> SessionFrame:
+        return self
+
+    def service(self, key: Any) -> Any:
+        if self.services is not None and key in self.services:
+            return self.services[key]
+        found = self.agent.service(key)
+        if found is None and self.parent is not None:
+            return self.parent.service(key)
+        return found
+
+    def add_limit(self, limit: Limit, owner: str) -> None:
+        if self.limits is None:
+            self.limits = []
+        self.limits.append((limit, owner))
+        self.agent.limits_version += 1
+
+    def lines(self) -> tuple[Line, ...]:
+        found = [*(self.limits or ()), *(self.agent.limits or ())]
+        return tuple([self.line(limit, owner) for limit, owner in found if limit.scope != "turn"])
+
+    def line(self, limit: Limit, owner: str) -> Line:
+        what = {"session": self.id, "user": self.user or self.id}.get(limit.scope, "")
+        return Line(limit, owner, self.agent.account((owner, limit.key, limit.scope, what)))
+
+    def record(self, cls: type[Event], *fields: Any) -> Event:
+        """Note that something happened. It is stored, if its kind is, and goes out at the next `deliver`."""
+        stored = cls.stored
+        if stored:
+            self.seq += 1
+        turn = self.turn
+        event = cls(self.seq, time.time(), None if turn is None else turn.turn_id, *fields)
+        for change in self.filters:
+            event = change(event)
+        if stored:
+            self.log.add(event)
+        if self.listeners is not None:
+            self.outbox.append(event)  # type: ignore[union-attr]  # made with the first listener
+        return event
+
+    def listen(self, listener: Listener) -> None:
+        if self.listeners is None:
+            self.listeners, self.outbox = [], deque()
+            self._delivery = anyio.Lock(fast_acquire=True)
+        self.listeners.append(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        if self.listeners is not None and listener in self.listeners:
+            self.listeners.remove(listener)
+            if not self.listeners and not self.outbox:
+                self.listeners = None
+
+    async def deliver(self) -> None:
+        """Give what was recorded to the listeners, in order; waits for them."""
+        if not self.outbox:
+            return
+        async with self._delivery:  # type: ignore[union-attr]  # made with the first listener
+            while self.outbox:
+                event = self.outbox.popleft()
+                for listener in list(self.listeners or ()):
+                    await listener(event)
+
+    async def commit(self) -> None:
+        """A commit point: what was recorded is durable and delivered when this returns."""
+        await self.log.commit()
+        if self.outbox:
+            await self.deliver()
+
+    def prompt(self) -> str:
+        """The instructions: the agent's, then the plugins' sections in the order of their ids."""
+        version = self.agent.sections_version + self.toolbox.version + len(self.sections or ())
+        if self._prompt is None or self._prompt[0] != version:
+            self._prompt = (version, self._build_prompt())
+        return self._prompt[1]
+
+    def _build_prompt(self) -> str:
+        own = self.agent.instructions if self.own_instructions is None else self.own_instructions
+        sections = sorted([*self.agent.sections, *(self.sections or ())], key=lambda section: section[0])
+        deferred = self.toolbox.deferred()
+        more = [f"More tools can be loaded: {', '.join(deferred)}"] if deferred else []
+        return "\n\n".join([text for text in [own, *[text for _, text in sections], *more] if text])
+
+    def refresh_prompt(self) -> None:
+        self._prompt = None
+
+    def change_tools(self, owner: str, add: Sequence[Tool], remove: Sequence[str]) -> None:
+        """Say that tools changed; they count from the next model call on."""
+        self.refresh_prompt()
+        self.record(ToolsChanged, owner, tuple([tool.name for tool in add]), tuple(remove))
+
+    def interrupt(self) -> None:
+        """Cancel the running turn, if there is one."""
+        if self.turn is not None and self.turn.scope is not None:
+            self.turn.scope.cancel()
+
+    def fail(self, error: BaseException) -> None:
+        self.failure = error
+        self.interrupt()
+
+    def check(self) -> None:
+        """Raise if the session cannot run a turn.
+
+        Raises:
+            SessionClosedError: it is closed, or a layer of it or of its agent failed.
+        """
+        self.agent.check()
+        if self.failure is not None:
+            raise SessionClosedError(f"session {self.id!r} failed: {self.failure}") from self.failure
+
+
+@attrs.define(eq=False)
+class TurnFrame(_Level):
+    """One turn."""
+
+    agent: AgentFrame
+    session: SessionFrame
+    onions: Onions
+    turn_id: str
+    index: int
+    input: Message
+    model: Any
+    settings: ModelSettings
+    deps: Any
+    metadata: Mapping[str, Any] | None
+    started_at: float
+    trace_id: str
+    history_start: int
+    totals: Totals = attrs.Factory(Totals)
+    limits: list[tuple[Limit, str]] | None = None
+    services: dict[Any, Any] | None = None
+    committed: bool = False
+    calls: int = 0
+    signal: TurnSignal | None = None
+    stop: Stop | None = None
+    feedback: tuple[str, str] | None = None
+    send_backs: int = 0
+    output: Message | None = None
+    outcome: Stop | None = None
+    sink: Sink | None = None
+    scope: anyio.CancelScope | None = None
+    open_calls: dict[str, ToolCall] = attrs.Factory(dict)
+    results: dict[str, Any] = attrs.Factory(dict)
+    offered: frozenset[str] | None = None
+    """The tools of the last model call, where layers hid some."""
+    chain: tuple[str, ...] = ()
+    limit: Limit | None = None
+    """The limit that refused a dispatch."""
+    answering: bool = False
+    blame: tuple[BaseException, Layer] | None = None
+    accounts: dict[int, Account] = attrs.Factory(dict)
+    undo: list[Callable[[], Any]] = attrs.Factory(list)
+    batch: dict[tuple[str, str], str] | None = None
+    """Which call updated a replaced field, while calls overlap."""
+    _lines: tuple[int, tuple[Line, ...], tuple[Line, ...]] | None = None
+
+    @property
+    def turn(self) -> TurnFrame:
+        return self
+
+    def fork(self) -> TurnFrame:
+        """A turn that is run again is the same turn: it goes on where it was."""
+        return self
+
+    def service(self, key: Any) -> Any:
+        if self.services is not None and key in self.services:
+            return self.services[key]
+        return self.session.service(key)
+
+    def add_limit(self, limit: Limit, owner: str) -> None:
+        if self.limits is None:
+            self.limits = []
+        self.limits.append((limit, owner))
+        self._lines = None
+
+    def lines(self) -> tuple[Line, ...]:
+        model, tool = self._both()
+        return model + tool
+
+    def model_lines(self) -> tuple[Line, ...]:
+        return self._both()[0]
+
+    def tool_lines(self) -> tuple[Line, ...]:
+        return self._both()[1]
+
+    def _both(self) -> tuple[tuple[Line, ...], tuple[Line, ...]]:
+        lines = self._lines
+        if lines is None or lines[0] != self.agent.limits_version:
+            found = self._collect()
+            model = tuple([line for line in found if line.limit.on == "model"])
+            lines = (self.agent.limits_version, model, tuple([line for line in found if line.limit.on == "tool"]))
+            self._lines = lines
+        return lines[1], lines[2]
+
+    def _collect(self) -> list[Line]:
+        session = self.session
+        limits = [*(self.limits or ()), *(session.limits or ()), *(self.agent.limits or ())]
+        lines = [self._line(limit, owner) for limit, owner in limits]
+        if session.parent is not None:
+            lines += [attrs.evolve(line, own=False) for line in session.parent.lines()]
+        return lines
+
+    def _line(self, limit: Limit, owner: str) -> Line:
+        if limit.scope != "turn":
+            return self.session.line(limit, owner)
+        account = self.accounts.get(id(limit))
+        if account is None:
+            account = self.accounts[id(limit)] = Account()
+        return Line(limit, owner, account)
+
+    def book(self, usage: Any) -> None:
+        """Add a model call's usage to the turn, the session, the agent, and to those who called this sub-agent."""
+        self.totals.add(usage)
+        self.session.totals.add(usage)
+        self.agent.totals.add(usage)
+        parent = self.session.parent
+        if parent is not None:
+            parent.book(usage)
+
+    def warn(self, line: Line) -> None:
+        limit, account = line.limit, line.account
+        used, most = str(account.used), str(limit.maximum)
+        self.session.record(LimitWarning, limit.key, limit.scope, used, most, line.owner)
+
+    def cost(self) -> Decimal | None:
+        """US dollars of this turn; `None` unless something counts them, or if a price is unknown."""
+        for line in self.model_lines():
+            if line.limit.key == "usd" and line.limit.scope == "turn" and line.own:
+                return Decimal(line.account.used) if line.account.exact else None
+        return None
+
+    def abort(self, reason: str, by: str) -> AbortSignal:
+        """Mark the turn aborted; the first abort is the one."""
+        if not isinstance(self.signal, AbortSignal):
+            self.signal = AbortSignal(reason, by=by)
+        return self.signal
+
+    def halt(self) -> StopSignal:
+        """Return the signal that ends the turn as its stop mark says."""
+        stop = self.stop
+        signal = StopSignal(stop.reason if stop else "stopped", by=stop.by if stop else "")
+        if self.signal is None:
+            self.signal = signal
+        return signal
+
+    def at_limit(self, reason: str, by: str) -> None:
+        """Mark the turn as ended by a limit, unless it is to end already."""
+        if self.stop is None:
+            self.stop = Stop("limit", reason, by)
+
+
+@attrs.define(eq=False)
+class ModelFrame:
+    """One model call. Everything a layer may change is an immutable value, so a fork is one copy."""
+
+    turn: TurnFrame
+    request: ModelRequest
+    call_index: int
+    attempts: list[int]
+    """One number, how many dispatches there were; shared by all forks."""
+    sink: Sink | None
+    asked_by: str | None = None
+    transforms: tuple[Callable[[], Any], ...] = ()
+    asking: tuple[str, ...] = ()
+    """The plugins whose own model call this is part of, outermost first."""
+    held: dict[int, Any] | None = None
+    """What overlapping attempts streamed, by the identity of their responses."""
+    sent: list[ModelRequest] = attrs.Factory(list)
+    """The request of the last dispatch; shared by all forks."""
+
+    @property
+    def agent(self) -> AgentFrame:
+        return self.turn.agent
+
+    @property
+    def session(self) -> SessionFrame:
+        return self.turn.session
+
+    def fork(self) -> ModelFrame:
+        return ModelFrame(
+            self.turn,
+            self.request,
+            self.call_index,
+            self.attempts,
+            self.sink,
+            self.asked_by,
+            self.transforms,
+            self.asking,
+            sent=self.sent,
+        )
+
+    def service(self, key: Any) -> Any:
+        return self.turn.service(key)
+
+
+@attrs.define(eq=False)
+class ToolFrame:
+    """One tool call."""
+
+    turn: TurnFrame
+    tool: Tool
+    args: Mapping[str, Any]
+    call: ToolCall
+    index: int
+    given: Mapping[str, Any]
+    """The arguments as the model wrote them."""
+
+    @property
+    def agent(self) -> AgentFrame:
+        return self.turn.agent
+
+    @property
+    def session(self) -> SessionFrame:
+        return self.turn.session
+
+    def fork(self) -> ToolFrame:
+        return ToolFrame(self.turn, self.tool, self.args, self.call, self.index, self.given)
+
+    def service(self, key: Any) -> Any:
+        return self.turn.service(key)

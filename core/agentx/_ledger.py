@@ -1,0 +1,219 @@
+"""Usage and limits: every dispatch asks every limit in one step, without an await, and is settled afterwards.
+
+A plugin that limits something registers a `Limit`; it never reserves in a layer of its own. So parallel calls, retries
+and sub-agents cannot pass a check together, and what is reserved is the final request with the final model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from decimal import Decimal
+from typing import Any, Literal
+
+import attrs
+
+from ._messages import ModelRequest, Usage
+
+Amount = Decimal | int | float
+Estimate = Callable[[ModelRequest], Amount | None]
+"""The most that a request may use; `None` when that is unknown."""
+Measure = Callable[[ModelRequest, Usage], Amount | None]
+"""What a request did use; `None` when that is unknown."""
+
+
+class Totals:
+    """Usage added up, in place because it happens on every call."""
+
+    __slots__ = ("cache_read", "cache_write", "estimated", "input", "output", "reasoning", "requests")
+
+    def __init__(self) -> None:
+        self.input = self.output = self.cache_read = self.cache_write = self.reasoning = self.requests = 0
+        self.estimated = False
+
+    def add(self, usage: Usage | None) -> None:
+        """Add one attempt; `None` is an attempt whose usage nobody reported."""
+        if usage is None:
+            self.requests += 1
+            self.estimated = True
+            return
+        self.input += usage.input_tokens
+        self.output += usage.output_tokens
+        self.cache_read += usage.cache_read_tokens
+        self.cache_write += usage.cache_write_tokens
+        self.reasoning += usage.reasoning_tokens
+        self.requests += usage.requests
+        if usage.estimated:
+            self.estimated = True
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(
+            self.input,
+            self.output,
+            self.cache_read,
+            self.cache_write,
+            self.reasoning,
+            self.requests,
+            self.estimated,
+        )
+
+
+@attrs.frozen
+class Limit:
+    """A limit on what model calls or tool calls may use.
+
+    Args:
+        key: what is counted: `usd`, `tokens`, `requests`, `tool_calls`, or a word of the plugin's own.
+        maximum: never exceeded; `None` only counts.
+        scope: `turn`, `session`, `user`, or any other word: everything under that word shares the account.
+        on: which dispatches count.
+        estimate: reserved at dispatch; a number, or a function of the request.
+        measure: settled afterwards; without it the reserved amount stands.
+        unknown: what happens when `estimate` or `measure` returns `None`: `refuse` the dispatch, or `allow` it uncounted.
+        warn_at: the part of the maximum at which a `limit.warning` is emitted, once for each account.
+        on_limit: `stop` ends the turn with the status `limit`; `answer` allows one last call without tools.
+    """
+
+    key: str
+    maximum: Amount | None = None
+    scope: str = "turn"
+    on: Literal["model", "tool"] = "model"
+    estimate: Amount | Estimate = 1
+    measure: Measure | None = None
+    unknown: Literal["refuse", "allow"] = "refuse"
+    warn_at: float | None = None
+    on_limit: Literal["stop", "answer"] = "stop"
+
+
+@attrs.define(eq=False)
+class Account:
+    """What is used and reserved under one limit. An account whose amounts were partly unknown is not `exact`."""
+
+    used: Amount = 0
+    reserved: Amount = 0
+    exact: bool = True
+    warned: bool = False
+
+
+AccountKey = tuple[str, str, str, str]
+"""`(owner, key, scope, what the scope is here)`."""
+Accounts = MutableMapping[AccountKey, Account]
+
+
+@attrs.frozen(eq=False)
+class Line:
+    """A limit in force, who registered it, and its account."""
+
+    limit: Limit
+    owner: str
+    account: Account
+    own: bool = True
+    """`False`: it belongs to the turn that called this sub-agent."""
+
+
+@attrs.frozen(eq=False)
+class Hold:
+    """An amount reserved for one dispatch."""
+
+    line: Line
+    amount: Amount
+
+
+@attrs.frozen(eq=False)
+class Refusal:
+    line: Line
+    reason: str
+
+
+Holds = list[Hold]
+Warned = Callable[[Line], None]
+
+
+def reserve(lines: tuple[Line, ...], request: ModelRequest | None) -> Holds | Refusal:
+    """Reserve under all lines or under none."""
+    holds: Holds = []
+    for line in lines:
+        limit = line.limit
+        estimate = limit.estimate
+        amount = estimate(request) if callable(estimate) else estimate  # type: ignore[arg-type]  # a tool's is a number
+        if amount is None:
+            if limit.unknown == "refuse" and limit.maximum is not None:
+                model = request.model if request else "?"
+                return Refusal(line, f"what a call of {model} may cost in {limit.key} is unknown")
+            line.account.exact = False
+            continue
+        account = line.account
+        if limit.maximum is not None and account.used + account.reserved + amount > limit.maximum:  # type: ignore[operator]
+            return Refusal(line, _reason(line, amount))
+        holds.append(Hold(line, amount))
+    for hold in holds:
+        hold.line.account.reserved += hold.amount  # type: ignore[operator]
+    return holds
+
+
+def _reason(line: Line, amount: Amount) -> str:
+    limit, account = line.limit, line.account
+    spent = account.used + account.reserved  # type: ignore[operator]
+    left = f"{spent} of {limit.maximum} {limit.key} used in this {limit.scope}"
+    return left if spent and amount == 1 else f"{left}, the next call may need {amount}"
+
+
+def settle(holds: Holds, request: ModelRequest | None, usage: Usage | None, warn: Warned) -> None:
+    """Book what was used in place of what was reserved; unknown usage is booked at the reserved amount."""
+    for hold in holds:
+        line, amount = hold.line, hold.amount
+        limit, account = line.limit, line.account
+        account.reserved -= amount  # type: ignore[operator]
+        if limit.measure is not None and request is not None:
+            measured = None if usage is None else limit.measure(request, usage)
+            if measured is None:
+                account.exact = False
+            else:
+                amount = measured
+        account.used += amount  # type: ignore[operator]
+        if limit.warn_at is not None and not account.warned:
+            _warn(line, warn)
+
+
+def _warn(line: Line, warn: Warned) -> None:
+    limit, account = line.limit, line.account
+    if limit.maximum is None or float(account.used) < float(limit.maximum) * (limit.warn_at or 1.0):
+        return
+    account.warned = True
+    warn(line)
+
+
+class Ledger:
+    """What a context shows as `ctx.ledger`: usage, and the limits in force at its level and above."""
+
+    __slots__ = ("_frame", "_owner")
+
+    def __init__(self, frame: Any, owner: str) -> None:
+        self._frame = frame
+        self._owner = owner
+
+    def limit(self, limit: Limit) -> None:
+        """Register a limit; it holds for the level of this context and everything below it."""
+        self._frame.add_limit(limit, self._owner)
+
+    @property
+    def usage(self) -> Usage:
+        """Tokens and requests of this turn, or of the session where there is no turn."""
+        usage: Usage = self._frame.totals.usage
+        return usage
+
+    def used(self, key: str) -> Amount | None:
+        """Return what is used of `key` under the innermost limit with that key; `None` when part of it is unknown."""
+        for line in self._frame.lines():
+            if line.limit.key == key:
+                return line.account.used if line.account.exact else None
+        return None
+
+    def remaining(self, key: str) -> Amount | None:
+        """Return the least that any limit on `key` has left; `None` without such a limit."""
+        left = [
+            line.limit.maximum - line.account.used - line.account.reserved
+            for line in self._frame.lines()
+            if line.limit.key == key and line.limit.maximum is not None
+        ]
+        return min(left) if left else None

@@ -1,0 +1,573 @@
+"""Model, tools, model.
+
+`steps` is the core of the turn onion, `dispatch` of the model onion, `run_tool` of the tool onion.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import anyio
+import attrs
+import msgspec
+
+from ._codec import clean_text
+from ._context import ToolContext
+from ._errors import (
+    AbortSignal,
+    BadResponseError,
+    ContextWindowError,
+    HookError,
+    ModelError,
+    StopSignal,
+    ToolFailed,
+)
+from ._events import (
+    ModelAttempt,
+    ModelEnd,
+    ModelStart,
+    SteerInput,
+    ToolCallEvent,
+    ToolResultEvent,
+    ToolStart,
+    UserInput,
+)
+from ._frames import ModelFrame, Stop, ToolFrame, TurnFrame
+from ._hookspecs import Layer, place_of
+from ._host import is_cancellation
+from ._ledger import Refusal, reserve, settle
+from ._messages import (
+    Message,
+    Messages,
+    ModelRequest,
+    ModelResponse,
+    ModelSettings,
+    Part,
+    TextPart,
+    ToolCall,
+    ToolResult,
+)
+from ._models import model_name
+from ._onion import annotate, collapse, compile_onion
+from ._result import RunResult, result_of
+from ._streaming import open_stream
+from ._tools import Tool
+
+BACKSTOP = 1000
+"""Model calls of one turn; a net below the limits that users set."""
+SEND_BACKS = 5
+PARALLEL = 32
+"""Tool calls of one step that run at once."""
+EXCERPT = 500
+_RUNS_TOOLS = frozenset({"end_turn", "tool_use", "stop_sequence", "pause_turn"})
+"""With any other stop reason a response may be cut, and no tool of it runs."""
+_decode = msgspec.json.decode
+
+
+async def steps(turn: TurnFrame) -> RunResult[Any]:
+    """Run a turn from its input to its outcome."""
+    if not turn.committed:
+        await commit_input(turn)
+    turn.outcome = None
+    while turn.outcome is None:
+        turn.outcome = await step(turn)
+    return result_of(turn)
+
+
+async def commit_input(turn: TurnFrame) -> None:
+    turn.committed = True
+    session = turn.session
+    turn.input = _cleaned(turn.input)
+    event = session.record(UserInput, turn.input)
+    session.history.append(event.message)  # type: ignore[attr-defined]  # as it was stored
+    await session.commit()
+
+
+async def step(turn: TurnFrame) -> Stop | None:
+    """Make one model call and run the tools it asks for; return the outcome if that was the last."""
+    if turn.feedback is not None and not take_feedback(turn):
+        return turn.stop
+    if turn.stop is not None:
+        return await stopped(turn)
+    if turn.calls >= BACKSTOP:
+        return Stop("limit", f"{BACKSTOP} model calls in one turn", "core")
+    try:
+        response, parsed = await call_model(turn)
+        if parsed and response.stop_reason in _RUNS_TOOLS:
+            await run_tools(turn, response, parsed)
+            return None
+    except StopSignal as signal:
+        if turn.signal is signal:
+            turn.signal = None
+        return await stopped(turn)
+    if parsed:
+        skip_calls(turn, response, "the response was cut before it was whole")
+    if response.stop_reason == "pause_turn":
+        return None
+    turn.output = response.message
+    return conclude(turn, response)
+
+
+def conclude(turn: TurnFrame, response: ModelResponse) -> Stop | None:
+    """Return what a response without tools to run means for the turn."""
+    reason = response.stop_reason
+    raw = response.raw_stop_reason or reason
+    if reason in ("max_tokens", "unknown"):
+        return Stop("truncated", f"the model stopped with {raw}", "")
+    if reason in ("refusal", "content_filter"):
+        return Stop("refused", f"the model stopped with {raw}", "")
+    if reason == "context_window":
+        if not response.text:
+            raise ContextWindowError(f"the context window of {response.model or 'the model'} is full")
+        return Stop("truncated", "the context window is full", "")
+    if turn.feedback is not None:
+        return None
+    if turn.stop is not None:
+        return turn.stop
+    if not any([_has_content(part) for part in response.parts]):
+        return Stop("empty", "the model answered nothing", "")
+    return Stop("completed", "", "", response.text, True)
+
+
+def _has_content(part: Part) -> bool:
+    return bool(part.text.strip()) if isinstance(part, TextPart) else part.kind == "file"
+
+
+def take_feedback(turn: TurnFrame) -> bool:
+    """Put the feedback of a rejected answer into the history; `False` when that happened too often."""
+    feedback, by = turn.feedback or ("", "")
+    turn.feedback = None
+    turn.send_backs += 1
+    if turn.send_backs > SEND_BACKS:
+        turn.stop = turn.stop or Stop("stopped", f"the answer was sent back {SEND_BACKS} times: {feedback}", by)
+        return False
+    message = Message("user", (TextPart(clean_text(feedback)),))
+    event = turn.session.record(SteerInput, message)
+    turn.session.history.append(event.message)  # type: ignore[attr-defined]  # as it was stored
+    return True
+
+
+async def stopped(turn: TurnFrame) -> Stop:
+    """Return the outcome of a stopped turn, after one last answer without tools where the limit allows it."""
+    stop = turn.stop or Stop("stopped", "stopped", "")
+    limit = turn.limit
+    if limit is None or limit.on_limit != "answer" or turn.answering:
+        return stop
+    turn.answering, turn.stop = True, None
+    try:
+        response, parsed = await call_model(turn, tools=())
+    except StopSignal as signal:
+        if turn.signal is signal:
+            turn.signal = None
+        turn.stop = stop
+        return stop
+    if parsed:
+        skip_calls(turn, response, "no tools may run at the limit")
+    turn.output, turn.stop = response.message, stop
+    return stop
+
+
+# The model call
+
+Parsed = list[tuple[ToolCall, dict[str, Any] | None, str]]
+"""Each call with its arguments as an object, or with what is wrong with them."""
+
+
+async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -> tuple[ModelResponse, Parsed]:
+    """Make one model call of the turn, through the model onion, and commit the response."""
+    session, agent, index = turn.session, turn.agent, turn.calls
+    turn.calls += 1
+    request = ModelRequest(
+        turn.model,
+        Messages(session.history),
+        session.prompt(),
+        session.toolbox.specs() if tools is None else tools,
+        turn.settings,
+    )
+    frame = ModelFrame(turn, request, index, [0], turn.sink)
+    session.record(ModelStart, request.model, index)
+    if session.outbox:
+        await session.deliver()
+    try:
+        response = await turn.onions.model(frame)
+    except BaseException as error:
+        session.record(ModelEnd, index, None, _describe(error))
+        annotate(error, "model", frame, turn.onions.layers["model"])
+        raise
+    response, parsed = whole(response, agent, index)
+    event = session.record(ModelEnd, index, response)
+    response = event.response  # type: ignore[attr-defined]  # as it was stored
+    if response.parts:
+        session.history.append(response.message)
+    sent = frame.sent[-1].tools if frame.sent else frame.request.tools
+    turn.offered = None if sent is request.tools else frozenset([spec.name for spec in sent])
+    await session.commit()
+    return response, parsed
+
+
+def whole(response: ModelResponse, agent: Any, index: int) -> tuple[ModelResponse, Parsed]:
+    """Return a response as it may enter the history: valid text, distinct call ids, arguments that are objects."""
+    parsed: Parsed = []
+    parts: list[Part] = []
+    seen: set[str] = set()
+    changed = False
+    for part in response.parts:
+        fixed = part
+        if isinstance(part, TextPart):
+            text = clean_text(part.text)
+            if text is not part.text:
+                fixed = TextPart(text)
+        elif isinstance(part, ToolCall):
+            fixed, args, problem = _parse_call(part, seen, index)
+            parsed.append((part if fixed.id == part.id else attrs.evolve(part, id=fixed.id), args, problem))
+            seen.add(fixed.id)
+        changed = changed or fixed is not part
+        parts.append(fixed)
+    return (attrs.evolve(response, parts=tuple(parts)) if changed else response), parsed
+
+
+def _parse_call(call: ToolCall, seen: set[str], index: int) -> tuple[ToolCall, dict[str, Any] | None, str]:
+    call_id = call.id
+    if not call_id or call_id in seen:
+        call_id = f"{call_id or 'call'}_{index}_{len(seen)}"
+    args, problem = parse_arguments(call.arguments)
+    text = call.arguments if args and not problem else "{}"
+    if call_id != call.id or text != call.arguments:
+        call = attrs.evolve(call, id=call_id, arguments=text)
+    return call, args, problem
+
+
+def parse_arguments(text: Any) -> tuple[dict[str, Any] | None, str]:
+    """Return the object that a call's arguments mean, or what is wrong with them.
+
+    Nothing and `null` mean no arguments; of a key that is there twice the last one counts.
+    """
+    try:
+        value = _decode(text)
+    except Exception as error:
+        if text is None or (isinstance(text, str) and text.strip() == ""):
+            return {}, ""
+        try:
+            value = json.loads(clean_text(text), parse_constant=_no_constant)
+        except Exception:
+            return None, f"the arguments are not valid JSON ({error}): {clean_text(str(text))[:EXCERPT]}"
+    if isinstance(value, dict):
+        return value, ""
+    if value is None:
+        return {}, ""
+    kind = {list: "a list", str: "a string", bool: "a boolean"}.get(type(value), "a number")
+    return None, f"the arguments are {kind}, not an object: {clean_text(str(text))[:EXCERPT]}"
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
+
+
+async def dispatch(frame: ModelFrame) -> ModelResponse:
+    """Call the model: reserve, stream, settle. The innermost part of the model onion."""
+    turn = frame.turn
+    if turn.stop is not None:
+        raise turn.halt()
+    request = frame.request
+    model = turn.agent.resolve(request.model)
+    lines = turn.model_lines()
+    if turn.answering:
+        lines = tuple([line for line in lines if line.limit.on_limit != "answer"])
+    holds = reserve(lines, request)
+    if isinstance(holds, Refusal):
+        turn.limit = holds.line.limit
+        turn.at_limit(holds.reason, holds.line.owner)
+        raise turn.halt()
+    frame.attempts[0] += 1
+    frame.sent[:] = [request]
+    attempt, usage, error = frame.attempts[0], None, None
+    stream = open_stream(frame, attempt)
+    try:
+        response = await model.respond(request, stream.emit)
+        _check_response(response, model)
+        usage = response.usage
+    except BaseException as failure:
+        usage = failure.usage if isinstance(failure, ModelError) else None
+        error = _describe(failure)
+        raise
+    finally:
+        settle(holds, request, usage, turn.warn)
+        turn.book(usage)
+        turn.session.record(ModelAttempt, request.model, frame.call_index, attempt, usage, error, frame.asked_by)
+    return await stream.close(response)
+
+
+def _check_response(response: Any, model: Any) -> None:
+    """Refuse what is no response.
+
+    Raises:
+        BadResponseError: naming the model and what it returned.
+    """
+    if type(response) is not ModelResponse and not isinstance(response, ModelResponse):
+        raise BadResponseError(f"model {model_name(model)} returned {type(response).__name__}, not a ModelResponse")
+    for part in response.parts:
+        if not isinstance(part, Part):
+            raise BadResponseError(f"model {model_name(model)} returned a part of type {type(part).__name__}")
+        if isinstance(part, ToolResult):
+            raise BadResponseError(f"model {model_name(model)} returned a tool result, which only tools may")
+        if isinstance(part, TextPart) and not isinstance(part.text, str):
+            raise BadResponseError(f"model {model_name(model)} returned text of type {type(part.text).__name__}")
+        if isinstance(part, ToolCall) and not isinstance(part.name, str):
+            raise BadResponseError(f"model {model_name(model)} returned a call of {part.name!r}")
+
+
+async def ask(
+    turn: TurnFrame,
+    messages: Sequence[Message],
+    model: Any,
+    instructions: str,
+    settings: ModelSettings | None,
+    by: str,
+    asking: tuple[str, ...],
+) -> ModelResponse:
+    """Make a plugin's own model call: `ctx.call_model`."""
+    if turn.signal is not None:
+        raise turn.signal
+    if len(asking) >= 2:
+        raise HookError(f"{by}: call_model within call_model within call_model; {' > '.join(asking)}", plugin=by)
+    if model is None:
+        model = turn.model
+    elif not isinstance(model, str):
+        model = turn.agent.register_model(model)
+    asking = (*asking, by)
+    session, index = turn.session, turn.calls
+    turn.calls += 1
+    request = ModelRequest(model, Messages(tuple(messages)), instructions, (), (settings or ModelSettings()))
+    frame = ModelFrame(turn, request, index, [0], None, by, asking=asking)
+    session.record(ModelStart, request.model, index, by)
+    try:
+        response: ModelResponse = await _asked_onion(turn, asking)(frame)
+    except BaseException as error:
+        session.record(ModelEnd, index, None, _describe(error), by)
+        raise
+    event = session.record(ModelEnd, index, response, None, by)
+    stored: ModelResponse = event.response  # type: ignore[attr-defined]  # as it was stored
+    return stored
+
+
+def _asked_onion(turn: TurnFrame, asking: tuple[str, ...]) -> Any:
+    """Every layer but those of the plugins that are asking and those that prepare; redaction and retry always stay."""
+    onions = turn.onions
+    if asking not in onions.asked:
+        layers = [
+            layer
+            for layer in onions.layers["model"]
+            if layer.phase in ("redact", "retry") or (layer.phase != "prepare" and layer.plugin not in asking)
+        ]
+        onions.asked[asking] = compile_onion(layers, dispatch, ModelResponse)
+    return onions.asked[asking]
+
+
+# The tools
+
+
+async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) -> None:
+    """Run the calls of a response; each gets exactly one result, in one message, whatever happens."""
+    session = turn.session
+    turn.results = results = {}
+    for call, args, problem in parsed:
+        text = call.arguments if not problem else clean_text(str(call.arguments))[:EXCERPT]
+        session.record(ToolCallEvent, call.id, call.name, text)
+    if session.outbox:
+        await session.deliver()
+    try:
+        tools = session.toolbox.tools()
+        if len(parsed) == 1:
+            await run_call(turn, tools, 0, *parsed[0])
+        else:
+            await _run_batches(turn, tools, parsed)
+    except BaseException as error:
+        error = collapse(error)
+        _close_calls(turn, parsed, error)
+        _append_results(turn, parsed)
+        if turn.signal is not None and not is_cancellation(error):
+            raise turn.signal
+        raise error
+    _append_results(turn, parsed)
+    await session.commit()
+    del results
+
+
+def _append_results(turn: TurnFrame, parsed: Parsed) -> None:
+    turn.session.history.append(Message("tool", tuple([turn.results[call.id] for call, _, _ in parsed])))
+
+
+async def _run_batches(turn: TurnFrame, tools: Mapping[str, Tool], parsed: Parsed) -> None:
+    for batch in _batches(tools, parsed):
+        if len(batch) == 1:
+            index = batch[0]
+            await run_call(turn, tools, index, *parsed[index])
+            continue
+        turn.batch = {}
+        limiter = anyio.Semaphore(PARALLEL) if len(batch) > PARALLEL else None
+        try:
+            async with anyio.create_task_group() as group:
+                for index in batch:
+                    call = (turn, tools, index, *parsed[index])
+                    if limiter is None:
+                        group.start_soon(run_call, *call)
+                    else:
+                        group.start_soon(_run_limited, limiter, *call)
+        finally:
+            turn.batch = None
+
+
+async def _run_limited(limiter: anyio.Semaphore, *call: Any) -> None:
+    async with limiter:
+        await run_call(*call)
+
+
+def _batches(tools: Mapping[str, Tool], parsed: Parsed) -> Iterator[list[int]]:
+    """Yield which calls run together: a tool that is not `parallel` is a barrier."""
+    batch: list[int] = []
+    for index, (call, _, _) in enumerate(parsed):
+        tool = tools.get(call.name)
+        if tool is None or tool.parallel:
+            batch.append(index)
+            continue
+        if batch:
+            yield batch
+        yield [index]
+        batch = []
+    if batch:
+        yield batch
+
+
+async def run_call(
+    turn: TurnFrame, tools: Mapping[str, Tool], index: int, call: ToolCall, args: dict[str, Any] | None, problem: str
+) -> None:
+    """Bring one call to its result, through the tool onion where the call can run at all."""
+    tool = tools.get(call.name)
+    refused = _refused(turn, tools, tool, call, problem)
+    if refused is not None or tool is None or args is None:
+        _settle_call(turn, call, refused or _result(call, "error", problem))
+        return
+    frame = ToolFrame(turn, tool, args, call, index, args)
+    try:
+        result = await turn.onions.tool(frame)
+    except ToolFailed as failure:
+        result = _result(call, "error", str(failure))
+    except Exception as error:
+        annotate(error, "tool", frame, turn.onions.layers["tool"])
+        raise
+    _settle_call(turn, call, result)
+    if turn.session.outbox:
+        await turn.session.deliver()
+
+
+def _refused(
+    turn: TurnFrame, tools: Mapping[str, Tool], tool: Tool | None, call: ToolCall, problem: str
+) -> ToolResult | None:
+    """Return the result of a call that does not enter the onion."""
+    if turn.stop is not None:
+        return _result(call, "skipped", f"skipped: {turn.stop.reason}")
+    if tool is None or (turn.offered is not None and call.name not in turn.offered) or _is_deferred(turn, tool):
+        offered = [name for name in tools if turn.offered is None or name in turn.offered]
+        name = clean_text(str(call.name))[:64]
+        return _result(call, "error", f"there is no tool {name!r} here; the tools are: {', '.join(offered) or 'none'}")
+    return _result(call, "error", problem) if problem else None
+
+
+def _is_deferred(turn: TurnFrame, tool: Tool) -> bool:
+    return tool.deferred and tool.name in turn.session.toolbox.deferred()
+
+
+async def run_tool(frame: ToolFrame) -> ToolResult:
+    """Run a tool. The innermost part of the tool onion."""
+    turn, tool, call = frame.turn, frame.tool, frame.call
+    if frame.args is frame.given and call.arguments:
+        args = tool.decode(call.arguments)
+    else:
+        args = tool.validate(frame.args)
+    if turn.stop is not None:
+        return _result(call, "skipped", f"skipped: {turn.stop.reason}")
+    if tool.requires_approval and _needs_approval(tool, args):
+        return _result(call, "denied", "denied: this tool needs an approval, and nobody here can give one")
+    holds = reserve(turn.tool_lines(), None)
+    if isinstance(holds, Refusal):
+        turn.limit = holds.line.limit
+        turn.at_limit(holds.reason, holds.line.owner)
+        return _result(call, "denied", f"denied: {holds.reason}")
+    session = turn.session
+    session.record(ToolStart, call.id, tool.name, frame.args)
+    await session.commit()
+    try:
+        ctx = ToolContext(frame, _tool_entry(tool)) if tool.context_parameter is not None else None
+        parts = await tool.call(args, ctx, turn.agent.threads)
+    finally:
+        if holds:
+            settle(holds, None, None, turn.warn)
+    return ToolResult(call.id, call.name, parts)
+
+
+def _needs_approval(tool: Tool, args: Mapping[str, Any]) -> bool:
+    rule = tool.requires_approval
+    return bool(rule(args)) if callable(rule) else bool(rule)
+
+
+class _ToolEntry:
+    """Stands where a layer's `call_next` stands, for the context that a tool itself receives."""
+
+    def __init__(self, layer: Layer) -> None:
+        self.layer = layer
+
+    def deny(self) -> None:
+        raise HookError(f"{self.layer.plugin} used ctx.deny: a tool that refuses raises an error or returns text")
+
+
+def _tool_entry(tool: Tool) -> Any:
+    return _ToolEntry(Layer(f"tool {tool.name}", "tool", "tool", tool.call, place_of(tool.function)))
+
+
+def _result(call: ToolCall, status: Any, text: str) -> ToolResult:
+    return ToolResult(call.id, call.name, (TextPart(clean_text(text)),), status)
+
+
+def _settle_call(turn: TurnFrame, call: ToolCall, result: ToolResult) -> None:
+    """Note the one result of a call."""
+    if result.call_id != call.id or result.name != call.name:
+        result = attrs.evolve(result, call_id=call.id, name=call.name)
+    by = turn.stop.by if turn.stop is not None and result.status in ("skipped", "denied") else None
+    event = turn.session.record(ToolResultEvent, result, by)
+    turn.results[call.id] = event.result  # type: ignore[attr-defined]  # as it was stored
+
+
+def _close_calls(turn: TurnFrame, parsed: Parsed, error: BaseException) -> None:
+    """Give a result to every call that has none because the turn is ending."""
+    if is_cancellation(error) or isinstance(error, KeyboardInterrupt):
+        status, text = "cancelled", "interrupted: the turn was cancelled before this call had a result"
+    elif isinstance(turn.signal, AbortSignal):
+        status, text = "aborted", f"aborted: {turn.signal.reason}"
+    elif isinstance(error, StopSignal):
+        status, text = "skipped", f"skipped: {error.reason}"
+    else:
+        status, text = "cancelled", "interrupted: the turn failed before this call had a result"
+    for call, _, _ in parsed:
+        if call.id not in turn.results:
+            _settle_call(turn, call, _result(call, status, text))
+
+
+def skip_calls(turn: TurnFrame, response: ModelResponse, why: str) -> None:
+    """Give every call of a response that is not to be run a result that says so."""
+    parsed: Parsed = [(call, None, "") for call in response.tool_calls]
+    turn.results = {}
+    for call, _, _ in parsed:
+        turn.session.record(ToolCallEvent, call.id, call.name, call.arguments)
+        _settle_call(turn, call, _result(call, "skipped", f"not run: {why}"))
+    _append_results(turn, parsed)
+
+
+def _describe(error: BaseException) -> str:
+    return "cancelled" if is_cancellation(error) else f"{type(error).__name__}: {error}"
+
+
+def _cleaned(message: Message) -> Message:
+    parts = tuple([TextPart(clean_text(p.text)) if isinstance(p, TextPart) else p for p in message.parts])
+    return message if all(a is b or a == b for a, b in zip(parts, message.parts, strict=True)) else Message("user", parts)

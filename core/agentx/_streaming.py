@@ -1,0 +1,184 @@
+"""From a model's deltas to whoever listens, through the transforms of the layers.
+
+The text of the response is built from what the transforms let out, so the two cannot differ.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import anyio
+import attrs
+
+from ._events import Event, delta_event
+from ._frames import ModelFrame, Sink
+from ._messages import Delta, ModelResponse, Part, TextDelta, TextPart
+
+WINDOW = 64
+"""How many deltas a stream may be ahead of its consumer, once the consumer has shown that it keeps up."""
+
+
+class PlainStream:
+    """The deltas of one attempt, when no layer transforms them."""
+
+    __slots__ = ("_attempt", "_call_index", "_seen", "_sink")
+
+    def __init__(self, sink: Sink, call_index: int, attempt: int) -> None:
+        self._sink = sink
+        self._call_index = call_index
+        self._attempt = attempt
+        self._seen = False
+
+    async def emit(self, delta: Delta) -> None:
+        self._seen = True
+        await self._sink(delta, self._call_index, self._attempt)
+
+    async def close(self, response: ModelResponse) -> ModelResponse:
+        """A model that does not stream is seen as one delta for each text."""
+        if not self._seen:
+            for delta in text_deltas(response):
+                await self._sink(delta, self._call_index, self._attempt)
+        return response
+
+
+class UnheardStream:
+    """The deltas of one attempt, when nobody listens."""
+
+    async def emit(self, delta: Delta) -> None:
+        """Drop it: the response has it all."""
+
+    async def close(self, response: ModelResponse) -> ModelResponse:
+        return response
+
+
+UNHEARD = UnheardStream()
+
+
+class TransformedStream:
+    """The deltas of one attempt, through transforms; the innermost is the first."""
+
+    def __init__(self, frame: ModelFrame, attempt: int) -> None:
+        self._frame = frame
+        self._attempt = attempt
+        self._transforms = [factory() for factory in reversed(frame.transforms)]
+        self._texts: dict[int, list[str]] = {}
+        self._seen: set[int] = set()
+
+    async def emit(self, delta: Delta) -> None:
+        if isinstance(delta, TextDelta):
+            self._seen.add(delta.index)
+        await self._pass_on((delta,), 0)
+
+    async def close(self, response: ModelResponse) -> ModelResponse:
+        for delta in text_deltas(response):
+            if delta.index not in self._seen:
+                await self._pass_on((delta,), 0)
+        for number, transform in enumerate(self._transforms):
+            await self._pass_on(transform.finish(), number + 1)
+        return self._rebuilt(response)
+
+    async def _pass_on(self, deltas: Iterable[Delta], first: int) -> None:
+        for transform in self._transforms[first:]:
+            deltas = [out for delta in deltas for out in transform.feed(delta)]
+        for delta in deltas:
+            if isinstance(delta, TextDelta):
+                self._texts.setdefault(delta.index, []).append(delta.text)
+            if self._frame.sink is not None:
+                await self._frame.sink(delta, self._frame.call_index, self._attempt)
+
+    def _rebuilt(self, response: ModelResponse) -> ModelResponse:
+        parts: list[Part] = []
+        index = 0
+        for part in response.parts:
+            if isinstance(part, TextPart):
+                part = TextPart("".join(self._texts.pop(index, ())))
+                index += 1
+            parts.append(part)
+        parts.extend([TextPart("".join(texts)) for _, texts in sorted(self._texts.items())])
+        return attrs.evolve(response, parts=tuple(parts))
+
+
+def text_deltas(response: ModelResponse) -> list[TextDelta]:
+    """Return each text of a response as one delta."""
+    texts = [part.text for part in response.parts if isinstance(part, TextPart)]
+    return [TextDelta(text, index) for index, text in enumerate(texts) if text]
+
+
+def open_stream(frame: ModelFrame, attempt: int) -> PlainStream | UnheardStream | TransformedStream:
+    """Return what takes the deltas of one attempt."""
+    if frame.transforms:
+        return TransformedStream(frame, attempt)
+    if frame.sink is None:
+        return UNHEARD
+    return PlainStream(frame.sink, frame.call_index, attempt)
+
+
+async def show(frame: ModelFrame, response: ModelResponse) -> ModelResponse:
+    """Stream a response that no dispatch streamed, through the transforms of the layers outside of it."""
+    return await open_stream(frame, frame.attempts[0]).close(response)
+
+
+Item = Event | tuple[Delta, int, int]
+
+
+class Buffer:
+    """What a stream has produced and its consumer not yet taken. A producer that is ahead waits.
+
+    The window opens as the consumer keeps up: it has the first piece before the model makes the second, and a fast
+    model does not pay a switch of tasks for each.
+    """
+
+    def __init__(self) -> None:
+        self.items: deque[Item] = deque()
+        self.window = 1
+        self.closed = False
+        self._more = anyio.Event()
+        self._room = anyio.Event()
+
+    async def put(self, item: Item) -> None:
+        items = self.items
+        items.append(item)
+        if len(items) == 1:
+            self._more.set()
+        if len(items) >= self.window:
+            await self._wait_for_room()
+
+    async def put_delta(self, delta: Delta, call_index: int, attempt: int) -> None:
+        """Take a delta; a `Sink`."""
+        items = self.items
+        items.append((delta, call_index, attempt))
+        if len(items) == 1:
+            self._more.set()
+        if len(items) >= self.window:
+            await self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        while self.items and not self.closed:
+            self._room = anyio.Event()
+            await self._room.wait()
+        self.window = min(self.window * 2, WINDOW)
+
+    async def wait(self) -> bool:
+        """Wait for something to take; `False` at the end."""
+        while not self.items:
+            if self.closed:
+                return False
+            self._room.set()
+            self._more = anyio.Event()
+            await self._more.wait()
+        return True
+
+    def close(self) -> None:
+        """No more will come, or nobody takes any more."""
+        self.closed = True
+        self._more.set()
+        self._room.set()
+
+
+def as_event(item: Item, seq: int, time: float, turn_id: str | None) -> Event:
+    if isinstance(item, Event):
+        return item
+    delta, call_index, attempt = item
+    return delta_event(delta, seq, time, turn_id, call_index, attempt)

@@ -3,6 +3,10 @@
 One treatment of text (`clean_text`): NUL and lone surrogates, which PostgreSQL or UTF-8 cannot hold, become U+FFFD.
 The loop applies it when content enters a history, so that the live history equals the reloaded one on every store;
 `encode` applies it again, so that nothing else can reach a store or a provider.
+
+Writing is `to_plain`, our own walk, and msgspec; reading is msgspec, then cattrs for classes with msgspec for their
+leaves. msgspec alone was tried: it cannot read a `Part` by its kind, skips converters and `__init__`, and turns
+infinity into null.
 """
 
 from __future__ import annotations
@@ -10,19 +14,28 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, get_args, get_origin
 from uuid import UUID
 
 import attrs
 import msgspec
 
+from . import _messages
 from ._errors import CodecError
+from ._events import EVENTS, Event, UnknownEvent
+from ._messages import PARTS, OpaquePart, Part
 
+if TYPE_CHECKING:
+    from cattrs import Converter
+
+T = TypeVar("T")
 JSON: TypeAlias = bool | int | float | str | list["JSON"] | dict[str, "JSON"] | None
 
 
@@ -97,6 +110,58 @@ def to_plain(value: Any) -> JSON:
         raise CodecError("the value is nested too deeply, or contains itself") from error
 
 
+def from_plain(plain: Any, cls: type[T]) -> T:
+    """Return JSON values as an instance of `cls`, the way back from `to_plain`.
+
+    `cls` may be an attrs class or dataclass (keys it does not know are dropped, missing ones have their default), a
+    message, `Part` or `Event`, or any annotation of tuples, frozensets, mappings, Decimal, datetime and the like.
+
+    Raises:
+        CodecError: the values do not fit.
+    """
+    try:
+        return _converter().structure(plain, cls)
+    except CodecError:
+        raise
+    except Exception as error:  # cattrs raises whatever a constructor, a validator or a converter raises
+        raise CodecError(f"cannot read {getattr(cls, '__name__', cls)}: {error or type(error).__name__}") from error
+
+
+FORMAT = 1
+"""The format of the events that this version writes; a log states its own in `session.start`."""
+
+_UPCASTS: Mapping[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+"""What turns an event of one format, as JSON values, into one of the next."""
+
+
+def encode_event(event: Event) -> bytes:
+    """Return `event` as one line of JSON, without the line's end.
+
+    Raises:
+        CodecError: something in it cannot become JSON.
+    """
+    return encode(event)
+
+
+def decode_event(data: bytes | str, *, format: int = FORMAT) -> Event:
+    """Return the event of `encode_event`. An unknown kind becomes an `UnknownEvent` that is written as it came.
+
+    Args:
+        format: what the log's `session.start` states.
+
+    Raises:
+        CodecError: it is no event, or of a format that only a newer agentx reads.
+    """
+    raw = decode(data)
+    if format > FORMAT:
+        raise CodecError(f"the log has format {format}, and this agentx reads up to {FORMAT}: use a newer one")
+    if not isinstance(raw, dict):
+        raise CodecError(f"an event is an object, not {type(raw).__name__}")
+    for step in range(format, FORMAT):
+        raw = _UPCASTS[step](raw)
+    return from_plain(raw, Event)
+
+
 class _NotJSON(Exception):
     def __init__(self, problem: str) -> None:
         super().__init__(problem)
@@ -112,8 +177,7 @@ def _write(plain: JSON, order: Any = None) -> bytes:
 
 
 def _plain(value: Any) -> JSON:
-    write = _PLAIN.get(type(value))
-    return write(value) if write is not None else _plain_subclass(value)
+    return (_PLAIN.get(type(value)) or _writer(type(value)))(value)  # type: ignore[arg-type]  # mypy: not Hashable
 
 
 def _same(value: Any) -> JSON:
@@ -176,29 +240,77 @@ def _sortable(plain: JSON) -> tuple[bool, Any]:
     return (not is_number, plain if is_number else _write(plain, order="sorted"))
 
 
-def _plain_subclass(value: Any) -> JSON:
-    """What the exact type did not tell: subclasses, and classes that describe themselves."""
-    if isinstance(value, enum.Enum):
-        return _plain(value.value)
-    if dump := getattr(type(value), "model_dump", None):
-        return _plain(dump(value, mode="json"))
-    if attrs.has(type(value)):
-        return _plain_dict({field.name: getattr(value, field.name) for field in attrs.fields(type(value))})
-    if isinstance(value, msgspec.Struct):
-        names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
-        return _plain_dict({key: item for name, key in names if (item := getattr(value, name)) is not msgspec.UNSET})
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _plain_dict({field.name: getattr(value, field.name) for field in dataclasses.fields(value)})
-    for base, write in _BASES:
-        if isinstance(value, base):
-            return write(value)
-    kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
-    raise _NotJSON(f"{kind} cannot become JSON; return text, numbers, lists, dicts, dataclasses or attrs classes")
+@functools.lru_cache(maxsize=1024)
+def _writer(cls: Any) -> Callable[[Any], JSON]:
+    """Return what writes the instances of a class that `_PLAIN` does not list."""
+    for bases, write in _BASES:
+        if issubclass(cls, bases):
+            return write
+    if hasattr(cls, "__pydantic_serializer__") and hasattr(cls, "model_dump"):
+        return lambda value: _plain(value.model_dump(mode="json"))
+    if attrs.has(cls):
+        return _fields_writer(_field_names(cls))
+    if dataclasses.is_dataclass(cls):
+        return _fields_writer([field.name for field in dataclasses.fields(cls)])
+    kind = f"{cls.__module__}.{cls.__qualname__}".removeprefix("builtins.")
+    return lambda value: _refuse(f"{kind} cannot become JSON; use text, numbers, lists, dicts, dataclasses or attrs")
+
+
+def _refuse(problem: str) -> JSON:
+    raise _NotJSON(problem)
+
+
+def _fields_writer(names: Sequence[str]) -> Callable[[Any], JSON]:
+    return lambda value: _plain_fields(value, names, {})
+
+
+def _plain_fields(value: Any, names: Iterable[str], plain: dict[str, JSON]) -> dict[str, JSON]:
+    name = ""
+    try:
+        for name in names:
+            item = getattr(value, name)
+            plain[name] = item if item is None or type(item) in _EXACT else _plain(item)
+    except _NotJSON as error:
+        error.path.append(f".{name}")
+        raise
+    return plain
+
+
+def _plain_struct(value: msgspec.Struct) -> JSON:
+    names = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+    fields = {key: item for name, key in names if (item := getattr(value, name)) is not msgspec.UNSET}
+    if (config := value.__struct_config__).tag is not None:
+        fields = {str(config.tag_field): config.tag, **fields}
+    return _plain_dict(fields)
+
+
+def _plain_kind(value: Part | Event) -> JSON:
+    """Parts and events: their fields behind their `kind`."""
+    if isinstance(value, OpaquePart) and _is_unknown(value):
+        return _plain_dict(value.data)
+    if isinstance(value, UnknownEvent):
+        head = _plain_fields(value, ("seq", "time", "turn_id"), {"kind": value.raw_kind})
+        return {**head, **cast("dict[str, JSON]", _plain_dict(value.data))}
+    return _plain_fields(value, _field_names(type(value)), {"kind": value.kind})  # type: ignore[arg-type]
+
+
+@functools.lru_cache(maxsize=1024)
+def _field_names(cls: Any) -> tuple[str, ...]:
+    return tuple([field.name for field in attrs.fields(cls)])
+
+
+def _is_unknown(part: OpaquePart) -> bool:
+    """Whether it stands for a part of a kind that this version does not know: nobody's, and written as it came."""
+    kind = part.data.get("kind")
+    return part.provider == "" and isinstance(kind, str) and kind not in PARTS
 
 
 def _builtin(value: Any) -> JSON:
     return msgspec.to_builtins(value)  # type: ignore[no-any-return]
 
+
+_EXACT = frozenset({int, bool})
+"""What is its own JSON value."""
 
 _PLAIN: dict[type, Callable[[Any], JSON]] = {
     str: clean_text,
@@ -214,14 +326,78 @@ _PLAIN: dict[type, Callable[[Any], JSON]] = {
     frozenset: _plain_set,
 }
 _BASES: tuple[tuple[type | tuple[type, ...], Callable[[Any], JSON]], ...] = (
+    ((Part, Event), _plain_kind),
+    (enum.Enum, lambda value: _plain(value.value)),
     (str, lambda value: clean_text(str.__str__(value))),
-    (int, lambda value: int(value)),
-    (float, lambda value: _plain_float(float(value))),
+    (int, int.__int__),
+    (float, lambda value: _plain_float(float.__float__(value))),
+    (msgspec.Struct, _plain_struct),
     (Mapping, _plain_dict),
     ((list, tuple, deque, range), _plain_list),
     ((set, frozenset), _plain_set),
     (Decimal, _plain_decimal),
-    (os.PathLike, lambda value: clean_text(os.fsdecode(value))),
     ((datetime.datetime, datetime.date, datetime.time, datetime.timedelta, UUID), _builtin),
     ((bytes, bytearray, memoryview), _builtin),
+    (os.PathLike, lambda value: clean_text(os.fsdecode(value))),
 )
+
+
+_LEAVES = (
+    str,
+    int,
+    float,
+    bool,
+    bytes,
+    Decimal,
+    UUID,
+    datetime.datetime,
+    datetime.date,
+    datetime.time,
+    datetime.timedelta,
+)
+
+
+@functools.cache
+def _converter() -> Converter:
+    """Return what makes classes of JSON values, built and cattrs imported when it is first needed."""
+    from cattrs import Converter
+    from cattrs.strategies import configure_union_passthrough
+
+    for cls in vars(_messages).values():
+        if isinstance(cls, type) and attrs.has(cls):
+            attrs.resolve_types(cls, vars(_messages), {"Decimal": Decimal})  # imported for type checkers only
+    converter = Converter(detailed_validation=False)
+    for leaf in _LEAVES:
+        converter.register_structure_hook(leaf, _read_leaf)
+    configure_union_passthrough(str | int | float | bool | None, converter, accept_ints_as_floats=False)
+    converter.register_structure_hook_func(lambda cls: cls is Part, _read_part)
+    converter.register_structure_hook_func(lambda cls: cls is Event, _read_event)
+    converter.register_structure_hook_func(_is_frozen_mapping, _read_frozen_mapping)
+    return converter
+
+
+def _is_frozen_mapping(cls: Any) -> bool:
+    return MappingProxyType in (cls, get_origin(cls))
+
+
+def _read_frozen_mapping(value: Any, cls: Any) -> Mapping[Any, Any]:
+    key, item = get_args(cls) or (str, Any)
+    plain: dict[Any, Any] = _converter().structure(value, dict[key, item])  # type: ignore[valid-type]
+    return MappingProxyType(plain)
+
+
+def _read_leaf(value: Any, cls: type[T]) -> T:
+    return msgspec.convert(value, cls, strict=False)  # keys of objects are strings, whatever they were
+
+
+def _read_part(value: Any, _: Any) -> Part:
+    cls = PARTS.get(value["kind"])
+    return OpaquePart("", value) if cls is None else _converter().structure(value, cls)
+
+
+def _read_event(value: Any, _: Any) -> Event:
+    cls = EVENTS.get(value["kind"])
+    if cls is not None:
+        return _converter().structure(value, cls)
+    rest = {key: item for key, item in value.items() if key not in ("kind", "seq", "time", "turn_id")}
+    return UnknownEvent(value["seq"], value["time"], value["turn_id"], value["kind"], rest)

@@ -148,8 +148,15 @@ class Tool:
         )
 
     def plain(self, args: Mapping[str, Any]) -> dict[str, JSON]:
-        """Return `args` as JSON values, for events and hashes."""
-        return cast("dict[str, JSON]", to_plain(args))
+        """Return `args` as JSON values, for events and hashes.
+
+        Raises:
+            ToolFailed: with reason `arguments`, for what a model may send but nothing can keep: too deep a nesting.
+        """
+        try:
+            return cast("dict[str, JSON]", to_plain(args))
+        except CodecError as error:
+            raise self._bad_arguments(error, "(see above)") from error
 
     async def call(
         self, args: Mapping[str, Any], ctx: Any = None, threads: ToolThreads | None = None

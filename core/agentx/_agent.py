@@ -1,0 +1,479 @@
+"""What an application builds: an agent, its plugins, and its sessions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic
+
+import anyio
+import attrs
+
+from ._errors import AgentxError, EventLoopRunningError, HookError, PluginError
+from ._frames import AgentFrame, SessionFrame, Toolbox
+from ._hookspecs import HOOKS
+from ._host import Host, drain, loop_token
+from ._loop import ask, dispatch, run_tool, steps
+from ._messages import NO_SETTINGS, Message, ModelSettings, ToolResult, UserInput
+from ._messages import ModelResponse as Response
+from ._models import Model, model_name, split_model_id
+from ._onion import Onions, compile_lifetime, compile_onion
+from ._plugin import Plugin
+from ._plugins import Overrides, Registry, Stack, Used
+from ._result import RunResult
+from ._session import Session, Stream
+from ._store import MemoryStore, Store
+from ._streaming import show
+from ._tools import Tool, ToolThreads, tool
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Deps = TypeVar("Deps", default=Any)
+    Out = TypeVar("Out", default=str)
+else:
+    from typing import TypeVar
+
+    Deps = TypeVar("Deps")
+    Out = TypeVar("Out")
+
+logger = logging.getLogger("agentx")
+APPLICATION = "the application"
+
+
+@attrs.frozen
+class Override:
+    """What `Agent.override` laid over an agent in the current context."""
+
+    agent: Agent[Any, Any]
+    stack: Overrides
+    model: Any = None
+
+
+_overrides: ContextVar[tuple[Override, ...]] = ContextVar("agentx overrides", default=())
+
+
+class Agent(Generic[Deps, Out]):
+    """A model with instructions, tools and plugins, for many sessions.
+
+    Making one does no I/O and imports no plugin; that happens when it is first opened. `async with` keeps it open;
+    without it, each `run` opens it for that call.
+
+    Args:
+        model: `provider/model`, such as `local/auto`, or a `Model`.
+        name: for configuration (`[agents.NAME]`), logs and events.
+        instructions: what the model is told before everything else; always sent.
+        tools: functions or `@tool`s.
+        plugins: plugins in the order of `use`.
+        autoload: which installed plugins load: `all`, `listed`, `none`; by default as configured.
+        config: a file, a mapping, or `False` for none; by default agentx.toml or pyproject.toml in the working directory.
+        store: where sessions live; by default in memory.
+        limits: settings of `guard.limits`, such as `{"requests": 10}`.
+        settings: how to sample.
+    """
+
+    def __init__(
+        self,
+        model: str | Model,
+        *,
+        name: str = "agent",
+        instructions: str = "",
+        tools: Sequence[Tool | Callable[..., Any]] = (),
+        plugins: Sequence[Plugin[Any] | type[Plugin[Any]] | Callable[..., Any]] = (),
+        autoload: str | None = None,
+        config: str | Path | Mapping[str, Any] | bool | None = None,
+        store: Store | None = None,
+        limits: Mapping[str, Any] | None = None,
+        settings: ModelSettings | None = None,
+    ) -> None:
+        if isinstance(model, str):
+            split_model_id(model)
+        self.model = model
+        self.name = name
+        self.instructions = instructions
+        self.settings = settings or NO_SETTINGS
+        self.store: Store = store or MemoryStore()
+        self._tools = [item if isinstance(item, Tool) else tool(item) for item in tools]
+        self._used: list[Used] = []
+        self._autoload = autoload
+        self._config = config
+        self._limits = dict(limits or {})
+        self._registry: Registry | None = None
+        self._stacks: dict[Any, Stack] = {}
+        self._onions: dict[Any, Onions] = {}
+        self._open: dict[Any, _Opened] = {}
+        self._closers: dict[Any, list[Any]] = {}
+        for plugin in plugins:
+            self.use(plugin)
+
+    def use(
+        self,
+        plugin: Plugin[Any] | type[Plugin[Any]] | Callable[..., Any] | None = None,
+        *,
+        name: str | None = None,
+        phase: str | None = None,
+        **hooks: Callable[..., Any],
+    ) -> Agent[Deps, Out]:
+        """Add a plugin, or a function as a layer: `agent.use(fn)` for a turn, `agent.use(model=fn)` for the others.
+
+        Within a phase the first used is the outermost. An instance replaces the installed plugin of the same id.
+
+        Args:
+            name: makes it a further instance, `guard.budget#name`, with settings and state of its own.
+            phase: in place of the plugin's own.
+
+        Raises:
+            PluginError: the agent has been opened already, or there is nothing to use.
+        """
+        if self._registry is not None:
+            raise PluginError(f"agent {self.name!r} has been opened; use plugins before that, or agent.override(use=[…])")
+        unknown = [hook for hook in hooks if hook not in HOOKS]
+        if unknown:
+            raise PluginError(f"there is no hook {unknown[0]!r}: the hooks are {', '.join(HOOKS)}")
+        if plugin is None and not hooks:
+            raise PluginError("use() needs a plugin or a function, such as agent.use(model=fn)")
+        if plugin is not None:
+            self._used.append(Used(plugin, name=name, phase=phase))
+        for hook, function in hooks.items():
+            self._used.append(Used(function, name=name, phase=phase, hook=hook))
+        return self
+
+    # Loading
+
+    def _active(self) -> Override | None:
+        """Return everything that overrides of this agent say in the current context, as one."""
+        found = [override for override in _overrides.get() if override.agent is self]
+        if not found:
+            return None
+        merged = found[0]
+        for override in found[1:]:
+            model = override.model if override.model is not None else merged.model
+            merged = Override(self, merged.stack.merge(override.stack), model)
+        return merged
+
+    def stack(self) -> Stack:
+        """Return the plugins that are active in the current context; loads them the first time.
+
+        Raises:
+            PluginLoadError: a required plugin or a guard cannot be loaded.
+        """
+        if self._registry is None:
+            self._registry = Registry(
+                self.name, self._used, config=self._config, autoload=self._autoload, limits=self._limits
+            )
+        active = self._active()
+        overrides = active.stack if active is not None else Overrides()
+        found = self._stacks.get(overrides.key)
+        if found is None:
+            found = self._stacks[overrides.key] = self._registry.load(overrides)
+        return found
+
+    def _compiled(self, stack: Stack) -> Onions:
+        found = self._onions.get(id(stack))
+        if found is None:
+            found = self._onions[id(stack)] = compile_stack(stack.layers)
+        return found
+
+    @contextmanager
+    def override(
+        self,
+        *,
+        model: str | Model | None = None,
+        disable: Sequence[str] = (),
+        use: Sequence[Any] = (),
+        config: Mapping[str, Any] | None = None,
+    ) -> Iterator[None]:
+        """Change the agent within a `with` block, for the current context only. Required plugins stay."""
+        stack = Overrides(tuple(disable), tuple([Used(item) for item in use]), dict(config or {}))
+        token = _overrides.set((*_overrides.get(), Override(self, stack, model)))
+        try:
+            yield
+        finally:
+            _overrides.reset(token)
+
+    @property
+    def plugins(self) -> Sequence[Any]:
+        """One row for every plugin that is known: active, disabled, failed or missing."""
+        return self.stack().rows
+
+    def explain(self, hook: str) -> str:
+        """Return who wraps whom in a hook, outermost first, and why in that order."""
+        return self.stack().explain(hook)
+
+    async def check(self) -> Sequence[Any]:
+        """Load everything, open the agent once and close it; returns the rows of `plugins`.
+
+        Raises:
+            AgentxError: something cannot be loaded or opened.
+        """
+        _, close = await self._enter()
+        error = await close(None)
+        if error is not None:
+            raise error
+        return self.plugins
+
+    # Opening
+
+    async def _enter(self) -> tuple[AgentFrame, Callable[[BaseException | None], Coroutine[Any, Any, Any]]]:
+        """Open the agent, or join those who have it open in this event loop; returns what gives it back."""
+        stack = self.stack()
+        key = (loop_token(), id(stack))
+        while True:
+            opened = self._open.get(key)
+            if opened is None:
+                opened = self._open[key] = _Opened(self, stack, key)
+                try:
+                    await opened.open()
+                except BaseException:
+                    del self._open[key]
+                    raise
+                finally:
+                    opened.ready.set()
+                break
+            if opened.users and opened.ready.is_set():
+                break
+            await (opened.closed if opened.ready.is_set() else opened.ready).wait()
+        opened.users += 1
+        opened.frame.check()
+        return opened.frame, opened.give_back
+
+    async def __aenter__(self) -> Agent[Deps, Out]:
+        _, close = await self._enter()
+        self._closers.setdefault(loop_token(), []).append(close)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        token = loop_token()
+        closers = self._closers[token]
+        close = closers.pop()
+        if not closers:
+            del self._closers[token]
+        trouble = await close(error)
+        if trouble is None or trouble is error:
+            return
+        if error is None:
+            raise trouble
+        error.add_note(f"while closing agent {self.name!r}: {type(trouble).__name__}: {trouble}")
+
+    # Running
+
+    def session(
+        self,
+        id: str | None = None,
+        *,
+        user: str | None = None,
+        deps: Deps | None = None,
+        history: Sequence[Message] | None = None,
+    ) -> Session[Out]:
+        """Return a handle of a session, a new one or one that the store knows.
+
+        Args:
+            id: by default a random one.
+            user: who it belongs to; nobody else gets at it.
+            deps: what tools and layers see as `ctx.deps`.
+            history: what a new session begins with, for applications that keep histories themselves.
+        """
+        return Session(self, id, user, deps, history)
+
+    async def run(self, input: UserInput, **options: Any) -> RunResult[Out]:
+        """Run one turn in a session of its own, which a memory store forgets. Takes what `Session.run` takes."""
+        async with Session(self, None, None, None, None, ephemeral=isinstance(self.store, MemoryStore)) as session:
+            return await session.run(input, **options)
+
+    def stream(self, input: UserInput, **options: Any) -> Stream[Out]:
+        """Run one turn in a session of its own and see it happen."""
+        session: Session[Out] = Session(self, None, None, None, None, ephemeral=isinstance(self.store, MemoryStore))
+        return session.stream(input, **options)
+
+    def run_sync(self, input: UserInput, **options: Any) -> RunResult[Out]:
+        """Run one turn from code that is not async.
+
+        Raises:
+            EventLoopRunningError: an event loop is running; it names what to write instead.
+        """
+        try:
+            loop_token()
+        except RuntimeError:
+            return anyio.run(lambda: self.run(input, **options))
+        raise EventLoopRunningError("run_sync inside a running event loop: write `await agent.run(…)`")
+
+    def as_tool(
+        self,
+        name: str | None = None,
+        *,
+        description: str | None = None,
+        inherit: Sequence[str] = ("observe", "gate", "redact", "verify"),
+    ) -> Tool:
+        """Return a tool that hands a task to this agent.
+
+        Limits of both apply; deps, user, services and cancellation pass down, history and state do not.
+
+        Args:
+            name: by default the agent's.
+            description: tells the calling model what the agent is good for.
+            inherit: phases in which the layers of the calling agent wrap this one's model and tool calls.
+        """
+        from ._subagent import as_tool
+
+        return as_tool(self, name or self.name, description, tuple(inherit))
+
+    def __repr__(self) -> str:
+        model = self.model if isinstance(self.model, str) else model_name(self.model)
+        return f"Agent({model!r}, name={self.name!r})"
+
+
+def compile_stack(layers: Mapping[str, tuple[Any, ...]]) -> Onions:
+    """Compile the onions of one combination of plugins."""
+    return Onions(
+        compile_lifetime(layers["init"]),
+        compile_lifetime(layers["session"]),
+        compile_onion(layers["turn"], steps, RunResult),
+        compile_onion(layers["model"], dispatch, Response),
+        compile_onion(layers["tool"], run_tool, ToolResult),
+        dict(layers),
+    )
+
+
+class _Opened:
+    """An agent that is open in one event loop, with one combination of plugins."""
+
+    def __init__(self, agent: Agent[Any, Any], stack: Stack, key: Any) -> None:
+        self.agent = agent
+        self.stack = stack
+        self.key = key
+        self.users = 0
+        self.ready = anyio.Event()
+        self.closed = anyio.Event()
+        self.models: dict[str, Any] = {}
+        self.names: dict[int, str] = {}
+        self.own_models: list[Any] = []
+        self.frame = self._frame()
+
+    def _frame(self) -> AgentFrame:
+        agent, stack = self.agent, self.stack
+        toolbox = Toolbox()
+        for item in agent._tools:
+            toolbox.add(item, APPLICATION)
+        for item, owner in stack.tools:
+            toolbox.add(item, owner)
+        model = agent.model if isinstance(agent.model, str) else self.register_model(agent.model)
+        return AgentFrame(
+            agent.name,
+            agent,
+            agent._compiled(stack),
+            agent.store,
+            toolbox,
+            ToolThreads(),
+            stack.settings,
+            agent.instructions,
+            {id(instance): plugin_id for plugin_id, instance in stack.instances.items()},
+            stack.header,
+            ask,
+            show,
+            model,
+            agent.settings,
+            self.current,
+            self.resolve,
+            self.register_model,
+            replace_tools,
+        )
+
+    async def open(self) -> None:
+        frame = self.frame
+        logger.info("agent %s opens with %s", frame.name, ", ".join(self.stack.instances) or "no plugins")
+        if frame.onions.layers["init"]:
+            onion = frame.onions.init
+            frame.host = Host(lambda core: onion(frame, core), frame, f"agent {frame.name!r}")
+            await frame.host.open()
+
+    async def give_back(self, body_error: BaseException | None) -> BaseException | None:
+        """Give the agent back; the last one out closes it. Returns what went wrong while closing."""
+        self.users -= 1
+        if self.users:
+            return None
+        frame = self.frame
+        try:
+            error = await frame.host.close(body_error) if frame.host is not None else None
+            await drain(frame)
+            with anyio.CancelScope(shield=True):
+                for model in self.own_models:
+                    close = getattr(model, "aclose", None)
+                    if close is not None:
+                        await close()
+        finally:
+            frame.closing = frame.closing or "ended"
+            del self.agent._open[self.key]
+            self.closed.set()
+        return error
+
+    def resolve(self, model_id: str) -> Any:
+        """Return the model an id stands for, made by its provider the first time."""
+        found = self.models.get(model_id)
+        if found is None:
+            try:
+                provider, name = split_model_id(model_id)
+            except ValueError as error:
+                raise AgentxError(str(error)) from None
+            found = self.models[model_id] = self.stack.provider(provider).model(name)
+            self.own_models.append(found)
+        return found
+
+    def register_model(self, model: Any) -> str:
+        """Return the id that a `Model` given as an object has in requests and events."""
+        found = self.names.get(id(model))
+        if found is None:
+            if not callable(getattr(model, "respond", None)):
+                raise AgentxError(f"{model!r} is no model: a model is 'provider/name' or has `async def respond`")
+            name = found = model_name(model)
+            number = 1
+            while found in self.models:
+                number += 1
+                found = f"{name}#{number}"
+            self.models[found] = model
+            self.names[id(model)] = found
+        return found
+
+    def current(self, session: SessionFrame) -> tuple[Onions, Any]:
+        """Return the onions and the forced model of the current context."""
+        agent = self.agent
+        override = agent._active() if _overrides.get() else None
+        if override is None:
+            return session.onions or self.frame.onions, None
+        stack = agent.stack()
+        if stack is self.stack:
+            return session.onions or self.frame.onions, override.model
+        for hook in ("init", "session"):
+            known = {layer.plugin for layer in self.stack.layers[hook]}
+            new = [layer.plugin for layer in stack.layers[hook] if layer.plugin not in known]
+            if new:
+                raise HookError(
+                    f"{new[0]} has a hook {hook} and was added by an override after the session was opened: "
+                    "open the session inside the override",
+                    plugin=new[0],
+                    hook=hook,
+                )
+        for plugin_id, instance in stack.instances.items():
+            self.frame.instance_ids.setdefault(id(instance), plugin_id)
+        return agent._compiled(stack), override.model
+
+
+def replace_tools(session: SessionFrame, tools: Sequence[Any]) -> None:
+    """Put `tools` in the place of those the application gave this session before."""
+    made = [item if isinstance(item, Tool) else tool(item) for item in tools]
+    owner = f"{APPLICATION} (session)"
+    fresh = Toolbox(session.toolbox.parent)
+    for name in session.toolbox.tools():
+        own = session.toolbox.owner(name)
+        if own != owner and (session.toolbox.parent is None or session.toolbox.parent.owner(name) is None):
+            fresh.add(session.toolbox.tools()[name], own or APPLICATION)
+    for item in made:
+        fresh.add(item, owner)
+    gone = session.toolbox.owned_by(owner)
+    session.toolbox = fresh
+    session.change_tools(owner, made, gone)

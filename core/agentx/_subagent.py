@@ -1,0 +1,57 @@
+"""An agent as a tool of another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._context import ToolContext
+from ._errors import ToolFailed
+from ._frames import SessionFrame, TurnFrame
+from ._onion import Onions
+from ._session import Session, bubble
+from ._tools import Tool, tool
+
+if TYPE_CHECKING:
+    from ._agent import Agent
+
+DEPTH = 5
+"""How deep sub-agents may call each other."""
+
+
+def as_tool(agent: Agent[Any, Any], name: str, description: str | None, inherit: tuple[str, ...]) -> Tool:
+    """Return the tool that hands a task to `agent`."""
+
+    async def delegate(task: str, ctx: ToolContext) -> str:
+        turn: TurnFrame = ctx._turn
+        if turn.session.depth + 1 > DEPTH:
+            raise ToolFailed(f"sub-agents are {DEPTH} deep already; {name!r} was not called", tool=name)
+        session = Session(agent, f"{turn.session.id}/{ctx.call_id}", turn.session.user, turn.deps, None, parent=turn)
+        async with session:
+            frame = session._open_frame("run")
+            frame.onions = _wrapped(agent, frame, turn, inherit)
+            frame.listen(bubble(frame))
+            result = await session.run(task)
+        if result.status != "completed":
+            raise ToolFailed(f"agent {name!r} ended as {result.status}: {result.reason}. {result.text}".strip(), tool=name)
+        return result.text
+
+    text = description or f"Hand a task to the agent {name}. It knows nothing of this conversation."
+    return tool(name=name, description=text)(delegate)
+
+
+def _wrapped(agent: Agent[Any, Any], frame: SessionFrame, turn: TurnFrame, inherit: tuple[str, ...]) -> Onions:
+    """Return the child's onions with the parent's layers of the inherited phases around them."""
+    from ._agent import compile_stack
+
+    own = (frame.onions or frame.agent.onions).layers
+    key = (id(turn.onions), id(own), inherit)
+    found: Onions | None = agent._onions.get(key)
+    if found is None:
+        layers = dict(own)
+        for hook in ("model", "tool"):
+            outer = [layer for layer in turn.onions.layers[hook] if layer.phase in inherit]
+            taken = {(layer.plugin, layer.phase) for layer in outer}
+            inner = [layer for layer in own[hook] if (layer.plugin, layer.phase) not in taken]
+            layers[hook] = (*outer, *inner)
+        found = agent._onions[key] = compile_stack(layers)
+    return found

@@ -1,0 +1,20 @@
+"""What all tests share: every async test runs on asyncio and on trio, without a mark on each."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    backend: str = request.param
+    return backend
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> None:
+    if collector.istestfunction(obj, name) and inspect.iscoroutinefunction(inspect.unwrap(obj)):
+        pytest.mark.anyio(obj)

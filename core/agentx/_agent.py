@@ -24,7 +24,7 @@ from ._models import Model, model_name, split_model_id
 from ._onion import Onions, compile_lifetime, compile_onion
 from ._plugin import Plugin
 from ._plugins import Overrides, Registry, Stack, Used
-from ._result import RunResult
+from ._result import RunResult, result_of
 from ._session import Session, Stream
 from ._store import MemoryStore, Store
 from ._streaming import show
@@ -364,24 +364,25 @@ class _Opened:
             toolbox.add(item, owner)
         model = agent.model if isinstance(agent.model, str) else self.register_model(agent.model)
         return AgentFrame(
-            agent.name,
-            agent,
-            agent._compiled(stack),
-            agent.store,
-            toolbox,
-            ToolThreads(),
-            stack.settings,
-            agent.instructions,
-            {id(instance): plugin_id for plugin_id, instance in stack.instances.items()},
-            stack.header,
-            ask,
-            show,
-            model,
-            agent.settings,
-            self.current,
-            self.resolve,
-            self.register_model,
-            replace_tools,
+            name=agent.name,
+            agent=agent,
+            onions=agent._compiled(stack),
+            store=agent.store,
+            toolbox=toolbox,
+            threads=ToolThreads(),
+            config=stack.settings,
+            instructions=agent.instructions,
+            instance_ids={id(instance): plugin_id for plugin_id, instance in stack.instances.items()},
+            header=stack.header,
+            ask=ask,
+            show=show,
+            result_of=result_of,
+            model=model,
+            settings=agent.settings,
+            current=self.current,
+            resolve=self.resolve,
+            register_model=self.register_model,
+            replace_tools=replace_tools,
         )
 
     async def open(self) -> None:

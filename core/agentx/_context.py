@@ -404,6 +404,11 @@ class TurnContext(SessionContext):
         return self._turn.metadata or {}
 
     @property
+    def limits(self) -> Mapping[str, Any]:
+        """What the application gave `run` as `limits`."""
+        return self._turn.limit_settings or {}
+
+    @property
     def deps(self) -> Any:
         return self._turn.deps
 

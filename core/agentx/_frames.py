@@ -153,9 +153,15 @@ class AgentFrame(_Level):
     show: Callable[..., Awaitable[Any]]
     """Streams a response that no dispatch streamed, of the loop."""
     result_of: Callable[[TurnFrame], Any]
-    resolve: Callable[[Any], Any]
-    """A model id, or a `Model` → the `Model`."""
+    model: Any
+    settings: ModelSettings
+    current: Callable[[SessionFrame], tuple[Onions, Any]]
+    """The onions and the model that hold for a session in the current context."""
+    resolve: Callable[[str], Any]
+    """A model id → the `Model`."""
     register_model: Callable[[Any], str]
+    """A `Model` → the id it has in requests."""
+    replace_tools: Callable[[SessionFrame, Any], None]
     sections: list[tuple[str, str]] = attrs.Factory(list)
     services: dict[Any, Any] | None = None
     limits: list[tuple[Limit, str]] | None = None
@@ -163,6 +169,8 @@ class AgentFrame(_Level):
     sections_version: int = 0
     totals: Totals = attrs.Factory(Totals)
     sessions: dict[str, SessionFrame] = attrs.Factory(dict)
+    opening: dict[str, anyio.Event] = attrs.Factory(dict)
+    """Sessions that are being opened or closed."""
     failure: BaseException | None = None
     closing: str | None = None
     host: Any = None
@@ -242,6 +250,7 @@ class SessionFrame(_Level):
     ephemeral: bool = False
     public: Any = None
     after: list[tuple[str, Callable[[], Awaitable[None]]]] | None = None
+    after_running: anyio.Event | None = None
     tasks: set[Any] | None = None
     _delivery: anyio.Lock | None = None
     _prompt: tuple[int, str] | None = None
@@ -371,8 +380,8 @@ class TurnFrame(_Level):
     settings: ModelSettings
     deps: Any
     metadata: Mapping[str, Any] | None
+    limit_settings: Mapping[str, Any] | None
     started_at: float
-    trace_id: str
     history_start: int
     totals: Totals = attrs.Factory(Totals)
     limits: list[tuple[Limit, str]] | None = None
@@ -405,6 +414,12 @@ class TurnFrame(_Level):
     @property
     def turn(self) -> TurnFrame:
         return self
+
+    @property
+    def trace_id(self) -> str:
+        """32 hexadecimal digits, as W3C trace context has them; the same for a turn and its sub-agents."""
+        parent = self.session.parent
+        return parent.trace_id if parent is not None else self.turn_id.rjust(32, "0")
 
     def fork(self) -> TurnFrame:
         """A turn that is run again is the same turn: it goes on where it was."""

@@ -14,6 +14,8 @@ Nothing here imports a plugin. Its settings stay raw, with their origins, until 
     [plugins.guard."budget#tenant"]          settings of its instance `tenant`; they inherit nothing
     [agents.support.plugins]                 the same tables again, for the agent named support
 
+In Python, `config={"guard.budget": {…}}` is short for `config={"plugins": {"guard": {"budget": {…}}}}`.
+
 An environment variable `AGENTX__<KIND>_<NAME>__<FIELD>` sets one field. Two underscores separate; the id is written in
 capitals with an underscore for its dot (and for `#` and `-` of an instance), which is matched against the ids that are
 known. One more `__` goes into a nested field.
@@ -112,7 +114,7 @@ def load_config(
     *,
     agent: str = "",
     autoload: str | None = None,
-    code: Sequence[Mapping[str, Any]] = (),
+    code: Sequence[tuple[str, Mapping[str, Any]]] = (),
     command_line: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     user_file: Path | None = None,
@@ -124,7 +126,7 @@ def load_config(
             all, not even the user's.
         agent: the name whose `[agents.<name>]` section counts.
         autoload: what the application says, in place of files and environment.
-        code: mappings shaped like a file that count above the environment, such as those of `agent.override`.
+        code: mappings shaped like a file that count above the environment, each with its origin.
         command_line: settings `kind.name.field=value`.
         environ: in place of the process's environment.
         user_file: in place of `agentx.toml` in the user's configuration folder.
@@ -135,7 +137,7 @@ def load_config(
     environ = os.environ if environ is None else environ
     documents = list(_documents(source, user_file))
     sections = list(_sections(documents, agent))
-    above = [section for content in code for section in _sections([("code", content)], agent)]
+    above = [section for document in code for section in _sections([document], agent)]
     for section in [*sections, *above]:
         check_keys(section)
     every = [*sections, *above]
@@ -224,10 +226,12 @@ def _sections(documents: Iterable[tuple[str, Mapping[str, Any]]], agent: str) ->
     """Yield the `[plugins]` tables, then those of the agent, each in the order of the files."""
     mine = []
     for file, content in documents:
+        short = {key: table for key, table in content.items() if INSTANCE_ID.fullmatch(key)}
         for key in content:
-            if key not in ("plugins", "agents"):
+            if key not in ("plugins", "agents") and key not in short:
                 raise ConfigError(f"{file} has the unknown key {key!r}{suggestion(key, ('plugins', 'agents'))}")
-        yield Section(table_of(content.get("plugins", {}), f"{file} [plugins]"), file, "plugins")
+        plugins = table_of(content.get("plugins", {}), f"{file} [plugins]")
+        yield Section({**plugins, **short} if short else plugins, file, "plugins")
         for name, settings in table_of(content.get("agents", {}), f"{file} [agents]").items():
             where = f"{file} [agents.{name}]"
             for key in table_of(settings, where):
@@ -281,17 +285,29 @@ def _entries(section: Section, key: str) -> Iterator[Entry]:
 
 
 def _required(section: Section) -> Iterator[Entry]:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
     for text in _texts(section.table.get("require", []), f"{section.origin}: require"):
-        match = _REQUIREMENT.fullmatch(text)
-        if match is None or not INSTANCE_ID.fullmatch(match["id"]):
-            raise ConfigError(f"{section.origin}: {text!r} in require is no plugin id such as 'guard.budget>=0.1'")
+        plugin_id, specifier = requirement(text, f"{section.origin}: require")
+        yield Entry(plugin_id, f"{section.origin} require", specifier)
+
+
+def requirement(text: str, where: str) -> tuple[str, str]:
+    """Return id and version specifier of `guard.budget>=0.1`.
+
+    Raises:
+        ConfigError: it is not of that form.
+    """
+    match = _REQUIREMENT.fullmatch(text)
+    if match is None or not INSTANCE_ID.fullmatch(match["id"]):
+        raise ConfigError(f"{where}: {text!r} is no plugin id such as 'guard.budget' or 'guard.budget>=0.1'")
+    specifier = match["specifier"].strip()
+    if specifier:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
         try:
-            SpecifierSet(match["specifier"])
+            SpecifierSet(specifier)
         except InvalidSpecifier as error:
-            raise ConfigError(f"{section.origin}: {text!r} in require: {error}") from error
-        yield Entry(match["id"], f"{section.origin} require", match["specifier"].strip())
+            raise ConfigError(f"{where}: {text!r}: {error}") from error
+    return match["id"], specifier
 
 
 def _order(sections: Sequence[Section]) -> Mapping[str, Setting]:

@@ -164,7 +164,7 @@ def arrange(hook: str, candidates: Iterable[Candidate], patterns: Sequence[str] 
     """
     order = sorted(candidates, key=lambda one: place(one, patterns))
     for one in order:
-        _check_phase(hook, one)
+        check_phase(hook, one)
     for one, other in pairwise(order):
         if one.label == other.label:
             raise OrderError(f"hook {hook} has {one.label} twice", plugin=one.plugin)
@@ -187,7 +187,8 @@ def listed(one: Candidate, patterns: Sequence[str]) -> int:
     return next((index for index, pattern in enumerate(patterns) if matches(pattern, one.plugin)), NO_POSITION)
 
 
-def _check_phase(hook: str, one: Candidate) -> None:
+def check_phase(hook: str, one: Candidate) -> None:
+    """Refuse a phase that does not exist, or not in this hook."""
     if one.phase not in PHASES:
         near = get_close_matches(one.phase, PHASES, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"phases are {', '.join(PHASES)}"

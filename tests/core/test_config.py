@@ -103,6 +103,7 @@ def test_config_may_be_a_file_a_folder_a_mapping_or_nothing() -> None:
     assert raw(load(file), "guard.budget") == {"x": 1}
     assert raw(load(Path("other")), "guard.budget") == {"x": 1}
     assert raw(load({"plugins": {"guard.budget": {"x": 2}}}), "guard.budget") == {"x": 2}
+    assert raw(load({"guard.budget": {"x": 2}, "plugins": {"strict": True}}), "guard.budget") == {"x": 2}
     write("[plugins.guard.budget]\nx = 3\n")
     assert load(False, user_file=file).settings([]) == {}
     with pytest.raises(ConfigError, match=r"there is no configuration file gone\.toml"):
@@ -132,7 +133,7 @@ def test_later_sources_win_key_by_key_and_every_value_has_its_origin() -> None:
         agent="support",
         user_file=user,
         environ={f"AGENTX__GUARD_BUDGET__{field}": "4" for field in "DEF"},
-        code=[{"plugins": {"guard": {"budget": {"e": 5, "f": 5}}}}],
+        code=[("code", {"plugins": {"guard": {"budget": {"e": 5, "f": 5}}}})],
         command_line=["guard.budget.f=6"],
     )
     settings = config.settings(["guard.budget"])["guard.budget"]
@@ -155,7 +156,7 @@ def test_the_agents_section_of_the_users_file_counts_above_the_projects_general_
 def test_require_and_disable_add_up_over_all_sources() -> None:
     user = write('[plugins]\nrequire = ["guard.a"]\ndisable = ["memory.a"]\n', "user/agentx.toml")
     write('[plugins]\nrequire = ["guard.b"]\n[agents.x.plugins]\ndisable = ["memory.b"]\n')
-    config = load(agent="x", user_file=user, code=[{"plugins": {"disable": ["memory.c"]}}])
+    config = load(agent="x", user_file=user, code=[("code", {"plugins": {"disable": ["memory.c"]}})])
     assert [entry.id for entry in config.require] == ["guard.a", "guard.b"]
     assert [entry.id for entry in config.disable] == ["memory.a", "memory.b", "memory.c"]
 
@@ -166,7 +167,7 @@ def test_what_is_required_cannot_be_disabled_by_anybody() -> None:
         ConfigError,
         match=r"guard\.a is required by agentx\.toml \[plugins\] require and disabled by code \[plugins\] disable",
     ):
-        load(code=[{"plugins": {"disable": ["guard.*"]}}])
+        load(code=[("code", {"plugins": {"disable": ["guard.*"]}})])
 
 
 def test_instances_have_tables_of_their_own_and_inherit_nothing() -> None:
@@ -224,8 +225,8 @@ def test_an_environment_variable_that_means_nothing_or_two_things_is_refused(
         ("[plugins.guard]\nbudget = 5\n", r"guard\.budget must be a table of settings"),
         ("[plugins.guard.Budget]\n", r"'guard\.Budget' is no plugin id"),
         ("[plugins]\nrequire = 'guard.a'\n", r"\[plugins\]: require must be a list of texts"),
-        ("[plugins]\nrequire = ['guard']\n", r"'guard' in require is no plugin id"),
-        ("[plugins]\nrequire = ['guard.a>>1']\n", r"'guard\.a>>1' in require"),
+        ("[plugins]\nrequire = ['guard']\n", r"require: 'guard' is no plugin id"),
+        ("[plugins]\nrequire = ['guard.a>>1']\n", r"require: 'guard\.a>>1'"),
         ("[plugins]\ndisable = ['*']\n", r"'\*' in disable is no plugin id"),
         ("[plugins]\npresets = ['preset.*']\n", r"in presets is no plugin id"),
         ("[plugins]\nstrict = 'yes'\n", r"strict must be a bool, not 'yes'"),

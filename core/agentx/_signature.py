@@ -146,7 +146,7 @@ def _is_method(function: Any, found: list[inspect.Parameter]) -> bool:
     inside = getattr(function, "__qualname__", "").rpartition(".")[0]
     if not found or not inside or inside.endswith("<locals>") or inspect.ismethod(function):
         return False
-    return found[0].name in ("self", "cls") or found[0].annotation is inspect.Parameter.empty
+    return found[0].name in ("self", "cls")
 
 
 _KINDS: Mapping[Any, str] = {
@@ -370,4 +370,4 @@ def _read_docstring(function: Any) -> tuple[str, Mapping[str, str]]:
     except docstring_parser.ParseError:
         return text, {}
     about = {item.arg_name: item.description for item in doc.params if item.description}
-    return doc.description or "", about
+    return (doc.description or "").strip(), about

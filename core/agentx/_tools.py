@@ -10,7 +10,7 @@ import sys
 import types
 from collections.abc import Awaitable, Callable, Mapping
 from types import FrameType
-from typing import Any, TypeAlias, cast, overload
+from typing import Any, TypeAlias, TypedDict, Unpack, cast, overload
 
 import anyio
 import attrs
@@ -251,30 +251,25 @@ def tools_of(owner: object) -> tuple[Tool, ...]:
     return tuple([value.__get__(instance, cls) for value in tools if isinstance(value, Tool)])
 
 
+class ToolOptions(TypedDict, total=False):
+    """What `@tool` can be told; `tool` says what each means."""
+
+    name: str
+    description: str
+    timeout: float | None
+    parallel: bool
+    idempotent: bool
+    requires_approval: bool | Predicate
+    deferred: bool
+    strict: bool
+
+
 @overload
-def tool(function: Callable[..., Any], /) -> Tool: ...
+def tool(function: Callable[..., Any], /, **options: Unpack[ToolOptions]) -> Tool: ...
 @overload
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[..., Any]], Tool]: ...
 def tool(
-    function: None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    timeout: float | None = None,
-    parallel: bool = True,
-    idempotent: bool = False,
-    requires_approval: bool | Predicate = False,
-    deferred: bool = False,
-    strict: bool = True,
-) -> Callable[[Callable[..., Any]], Tool]: ...
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    strict: bool = True,
-    **options: Any,
+    function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]
 ) -> Tool | Callable[[Callable[..., Any]], Tool]:
     """Make a function or method a tool; its signature is the schema, its docstring the description.
 
@@ -294,26 +289,24 @@ def tool(
         ToolSchemaError: a parameter that JSON Schema cannot express.
         ToolError: something that is no function, or a name that models do not take.
     """
-    if unknown := options.keys() - _OPTIONS:
-        raise TypeError(f"tool() has no option {', '.join(sorted(unknown))}; it takes {', '.join(sorted(_OPTIONS))}")
+    if unknown := options.keys() - ToolOptions.__annotations__.keys():
+        raise TypeError(f"tool() has no option {sorted(unknown)}; it takes {', '.join(ToolOptions.__annotations__)}")
     frame = sys._getframe(1)
 
     def make(function: Callable[..., Any]) -> Tool:
-        return _build(function, name, description, strict, frame, options)
+        return _build(function, frame, **options)
 
     return make if function is None else make(function)
 
 
-_OPTIONS = frozenset({"timeout", "parallel", "idempotent", "requires_approval", "deferred"})
-
-
 def _build(
     function: Any,
-    name: str | None,
-    description: str | None,
-    strict: bool,
     frame: FrameType,
-    options: dict[str, Any],
+    *,
+    name: str = "",
+    description: str | None = None,
+    strict: bool = True,
+    **options: Any,
 ) -> Tool:
     kind = next((kind for kind in (staticmethod, classmethod) if isinstance(function, kind)), None)
     plain = function.__func__ if kind else function

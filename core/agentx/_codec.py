@@ -124,7 +124,8 @@ def from_plain(plain: Any, cls: type[T]) -> T:
     except CodecError:
         raise
     except Exception as error:  # cattrs raises whatever a constructor, a validator or a converter raises
-        raise CodecError(f"cannot read {getattr(cls, '__name__', cls)}: {error or type(error).__name__}") from error
+        problem = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise CodecError(f"cannot read {getattr(cls, '__name__', cls)}: {problem}") from error
 
 
 FORMAT = 1
@@ -400,4 +401,5 @@ def _read_event(value: Any, _: Any) -> Event:
     if cls is not None:
         return _converter().structure(value, cls)
     rest = {key: item for key, item in value.items() if key not in ("kind", "seq", "time", "turn_id")}
-    return UnknownEvent(value["seq"], value["time"], value["turn_id"], value["kind"], rest)
+    event: UnknownEvent = _converter().structure({**value, "raw_kind": value["kind"], "data": rest}, UnknownEvent)
+    return event

@@ -188,7 +188,7 @@ def _resolved(parameter: inspect.Parameter, function: Any, where: str, frame: Fr
         try:
             hints = typing.get_type_hints(holder, names, include_extras=True)
         except NameError:
-            hints = typing.get_type_hints(holder, names, _local_names(frame), include_extras=True)
+            hints = typing.get_type_hints(holder, names, _local_names(target, frame), include_extras=True)
     except Exception as error:
         raise ToolSchemaError(
             f"{where}: parameter {parameter.name!r}: annotation {parameter.annotation!r} cannot be evaluated "
@@ -197,10 +197,17 @@ def _resolved(parameter: inspect.Parameter, function: Any, where: str, frame: Fr
     return hints[parameter.name]
 
 
-def _local_names(frame: FrameType | None) -> dict[str, Any]:
-    """Return the names at a place inside a function, and inside a class in a function."""
-    frames = [frame and frame.f_back, frame]
-    return {name: value for place in frames if place for name, value in place.f_locals.items()}
+def _local_names(function: Any, frame: FrameType | None) -> dict[str, Any]:
+    """Return the names that `function` saw where it was written, while the function around it is still running."""
+    around = getattr(function, "__qualname__", "").rpartition(".<locals>.")[0]
+    names: dict[str, Any] = {}
+    while frame is not None:
+        if frame.f_globals is getattr(function, "__globals__", None):
+            names = {**frame.f_locals, **names}
+            if frame.f_code.co_qualname == around:
+                break
+        frame = frame.f_back
+    return names
 
 
 def _schema_and_decoder(

@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import anyio
-import anyio.lowlevel
 import attrs
 
 from ._codec import clean_text
@@ -27,8 +26,8 @@ class _Job:
     function: Callable[[], Any]
     context: contextvars.Context
     soon: Callable[[Callable[[], None]], object]
-    entered: anyio.Event = attrs.field(factory=anyio.Event)
-    done: anyio.Event = attrs.field(factory=anyio.Event)
+    entered: anyio.Event = attrs.field(factory=lambda: anyio.Event())  # anyio loads it on use
+    done: anyio.Event = attrs.field(factory=lambda: anyio.Event())
     value: Any = None
     error: BaseException | None = None
     finished: bool = False
@@ -70,7 +69,9 @@ class ToolThreads:
         Raises:
             ToolFailed: the places are held by hung tools, or the function raised what cannot pass a coroutine.
         """
-        await anyio.lowlevel.checkpoint_if_cancelled()
+        from anyio.lowlevel import checkpoint_if_cancelled
+
+        await checkpoint_if_cancelled()
         job = _Job(tool, function, _context(), _soon())
         await self._enter(job)
         self._start(job)

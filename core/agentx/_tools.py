@@ -8,7 +8,7 @@ import math
 import re
 import sys
 import types
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, TypeAlias, TypedDict, Unpack, cast, overload
 
@@ -23,7 +23,7 @@ from ._signature import Arguments, context_parameter, is_async, read_signature, 
 from ._threads import ToolThreads as ToolThreads
 from ._threads import clip, failed
 
-Predicate: TypeAlias = Callable[[Mapping[str, Any]], bool | Awaitable[bool]]
+Predicate: TypeAlias = Callable[[Mapping[str, Any]], bool]
 """Says from a call's arguments whether the call needs an approval."""
 
 EXCERPT = 500
@@ -67,6 +67,8 @@ class Tool:
         _check_name(self.name, self.function)
         if self.timeout is not None and not (0 < self.timeout < math.inf):
             raise ToolError(f"tool {self.name!r}: timeout must be a number of seconds above 0, not {self.timeout}")
+        if is_async(self.requires_approval):
+            raise ToolError(f"tool {self.name!r}: requires_approval takes a plain function, not an async one")
         object.__setattr__(self, "spec", ToolSpec(self.name, self.description, self.schema))
 
     @classmethod

@@ -256,6 +256,19 @@ class TestSchema:
         assert find.decode('{"item":{"x":1}}') == {"item": Local(1)}
         assert Owner().look.decode('{"item":{"x":1}}') == {"item": Local(1)}
 
+    def test_local_types_are_found_when_a_library_makes_the_tool(self) -> None:
+        @dataclasses.dataclass
+        class Local:
+            x: int
+
+        def find(item: Local) -> None: ...
+
+        def library(functions: list[Callable[..., Any]]) -> list[Tool]:
+            return [tool(function) for function in functions]
+
+        (made,) = library([find])
+        assert made.decode('{"item":{"x":1}}') == {"item": Local(1)}
+
     def test_recursive_types_work(self) -> None:
         def walk(tree: Tree) -> None: ...
 
@@ -361,6 +374,13 @@ class TestDefinitionErrors:
         for timeout in (0, -1, float("inf"), float("nan")):
             with pytest.raises(ToolError, match="timeout"):
                 tool(name="one", timeout=timeout)(lambda: 1)
+
+    def test_a_predicate_is_a_plain_function(self) -> None:
+        async def risky(args: Mapping[str, Any]) -> bool:
+            return True
+
+        with pytest.raises(ToolError, match="plain function"):
+            tool(name="one", requires_approval=risky)(lambda: 1)  # type: ignore[arg-type]
 
     def test_a_class_method_is_wrapped_outside(self) -> None:
         with pytest.raises(ToolError, match="above @classmethod"):

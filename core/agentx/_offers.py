@@ -25,6 +25,8 @@ class Offers:
     wanted: Mapping[str, Offer]
     refused: Mapping[str, Refusal]
     settings: Mapping[str, Settings]
+    known: frozenset[str]
+    """Every id that is installed, used or required."""
     awaited: Mapping[str, Refusal]
     """Plugins that are not installed or not loaded by themselves; a preset may still bring them."""
 
@@ -36,13 +38,14 @@ def collect(config: Config, installed: Scan, used: Sequence[Used], laid_over: Se
         laid_over: what `agent.override` uses: it takes the place of what has the same id.
 
     Raises:
-        ConfigError: a required plugin is disabled, or the environment names no plugin that is known.
+        ConfigError: a required plugin is disabled, or a variable of the environment could mean two plugins.
         PluginError: something used in code is no plugin, or is there twice.
     """
     code = _given_in_code(used, laid_over)
     entries = installed.group(PLUGINS)
     problems = {problem.name: problem for problem in installed.problems if problem.kind != "broken"}
-    settings = config.settings({*entries, *problems, *code, *(entry.id for entry in config.require)})
+    known = frozenset({*entries, *problems, *code, *(entry.id for entry in config.require)})
+    settings = config.settings(known)
     choice = _Choice(config, installed, settings)
     for offer in code.values():
         choice.consider(choice.with_entry(offer))
@@ -52,7 +55,7 @@ def collect(config: Config, installed: Scan, used: Sequence[Used], laid_over: Se
     for plugin_id in sorted({*problems, *_named(config, settings)} - {*entries, *code}):
         choice.consider(choice.configured(plugin_id, code))
     choice.report_broken_metadata()
-    return Offers(choice.wanted, choice.refused, settings, choice.awaited)
+    return Offers(choice.wanted, choice.refused, settings, known, choice.awaited)
 
 
 def _given_in_code(used: Sequence[Used], laid_over: Sequence[Used]) -> dict[str, Offer]:
@@ -170,7 +173,7 @@ def _not_wanted(offer: Offer, reason: str) -> Refusal:
 
 
 def _is_from(value: object, found: Found) -> bool:
-    module = getattr(value if isinstance(value, type) else type(value), "__module__", "")
+    module = str(getattr(value, "__module__", ""))
     return module.partition(".")[0] == found.value.partition(":")[0].partition(".")[0].strip()
 
 

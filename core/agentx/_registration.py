@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import attrs
@@ -61,6 +63,7 @@ class Registration:
             if plugin_id not in self.members:
                 self.refused.setdefault(plugin_id, refusal)
         self._check_each_against_the_others()
+        self.config.check_environment({*self._offers.known, *self._brought, *self.members})
         self.manager.check_pending()
         self.members = dict(sorted(self.members.items()))
 
@@ -85,20 +88,25 @@ class Registration:
         except (AgentxError, pluggy.PluginValidationError) as error:
             self._refuse(offer, "failed", str(error), error)
         except (Exception, SystemExit) as error:  # whatever the plugin's own code raises while it is made
-            module = offer.found.value.partition(":")[0] if offer.found else _module_of(offer.value)
-            self._refuse(offer, "failed", failure_of(error, module).reason, error)
+            base = str(Path(offer.found.location).parent) if offer.found else ""
+            self._refuse(offer, "failed", failure_of(error, _module_of(offer.value), base).reason, error)
         else:
             self.members[offer.id] = member
 
     def _member(self, offer: Offer) -> Member:
         """Make a plugin, or take what was made of the same before: an override keeps what it does not change."""
-        settings = self._offers.settings.get(offer.id, {})
+        settings = self._settings(offer)
         for member in self._made:
             old = member.offer
             if (old.id, old.source, member.settings) == (offer.id, offer.source, settings) and old.value is offer.value:
                 return attrs.evolve(member, offer=offer)
         above_code: Settings = self.config.from_code.get(offer.id, {})
         return member_of(offer, settings, above_code)
+
+    def _settings(self, offer: Offer) -> Settings:
+        if offer.source != "preset":
+            return self._offers.settings.get(offer.id, {})
+        return self.config.settings({*self._offers.known, offer.id}).get(offer.id, {})
 
     def _incompatible(self, offer: Offer) -> str | None:
         api = getattr(offer.value, "api", API)
@@ -219,7 +227,7 @@ class Registration:
 
 
 def _module_of(value: Any) -> str:
-    return str(getattr(value if isinstance(value, type) else type(value), "__module__", ""))
+    return value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
 
 
 def _is_same(one: Offer, other: Offer) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 
 def install(
@@ -14,11 +15,11 @@ def install(
     version: str = "1.0",
     kind: str = "dist-info",
     metadata: bool = True,
-    **modules: str,
+    **modules: Any,
 ) -> Path:
     """Write a distribution into the folder `site`, as pip would, and return its metadata folder.
 
-    `entry_points` is the text of entry_points.txt, or `id = value` lines of the group agentx.plugins.
+    `modules` are sources by name. `entry_points` is the text of entry_points.txt, or `id = value` lines of the group agentx.plugins.
     """
     stem = distribution.replace("-", "_")
     folder = site / (f"{stem}.egg-info" if kind == "develop" else f"{stem}-{version}.{kind}")

@@ -1,5 +1,14 @@
-"""What tests of agents and plugins need: models from a script, and checks."""
+"""What tests of agents and plugins need: models from a script, a clock, faults, and checks.
 
+Nothing of it is imported by `import agentx`.
+"""
+
+from ._clock import FakeClock as FakeClock
+from ._faults import Cut as Cut
+from ._faults import Delay as Delay
+from ._faults import FaultPlugin as FaultPlugin
+from ._faults import FaultyModel as FaultyModel
+from ._faults import Hang as Hang
 from ._history import HistoryError as HistoryError
 from ._history import check_history as check_history
 from ._models import EchoModel as EchoModel
@@ -7,4 +16,5 @@ from ._models import FunctionModel as FunctionModel
 from ._models import ScriptedModel as ScriptedModel
 from ._models import ScriptError as ScriptError
 from ._models import call as call
+from ._models import count_tokens as count_tokens
 from ._models import pieces as pieces

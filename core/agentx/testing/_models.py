@@ -132,7 +132,7 @@ class FakeModel:
         await anyio.sleep(self._delay)
         answer = await self.reply(request, emit)
         if isinstance(answer, BaseException) or (isinstance(answer, type) and issubclass(answer, BaseException)):
-            raise _as_error(answer)
+            raise as_error(answer)
         texts: dict[int, Pieces] = {}
         if isinstance(answer, ModelResponse):
             response = self._numbered(answer)
@@ -294,8 +294,8 @@ def _as_items(answer: Any) -> Sequence[Item]:
     return items
 
 
-def _as_error(answer: BaseException | type[BaseException]) -> BaseException:
-    return answer("raised by the script") if isinstance(answer, type) else answer
+def as_error(answer: BaseException | type[BaseException]) -> BaseException:
+    return answer("raised by the test") if isinstance(answer, type) else answer
 
 
 def _refuse_invalid(request: ModelRequest) -> None:

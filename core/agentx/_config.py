@@ -45,6 +45,7 @@ from ._settings import (
     Settings,
     check_keys,
     merged,
+    refuse_unknown_variables,
     settings_from_command_line,
     settings_from_environment,
     suggestion,
@@ -94,11 +95,22 @@ class Config:
     def settings(self, known: Iterable[str]) -> Mapping[str, Settings]:
         """Return the raw settings by plugin id: files, environment, code and command line, later wins per key.
 
+        Args:
+            known: ids that variables of the environment may name, besides those with a table.
+
         Raises:
-            ConfigError: an environment variable names none of the `known` ids, or two of them.
+            ConfigError: a variable could mean two plugins.
         """
         ids = {*known, *self.from_files, *self.from_code}
         return merged([self.from_files, settings_from_environment(self.environment, ids), self.from_code])
+
+    def check_environment(self, known: Iterable[str]) -> None:
+        """Refuse variables that name none of the `known` plugins.
+
+        Raises:
+            ConfigError: naming the variable, with the nearest plugin.
+        """
+        refuse_unknown_variables(self.environment, {*known, *self.from_files, *self.from_code})
 
     def is_disabled(self, plugin_id: str) -> Entry | None:
         """Return who disables a plugin."""

@@ -49,6 +49,9 @@ class Overrides:
         return Overrides(self.disable + inner.disable, self.use + inner.use, inner.config, outer)
 
 
+NO_OVERRIDES = Overrides()
+
+
 @attrs.frozen(eq=False)
 class Stack:
     """The plugins of an agent, ready to be compiled. Never changes."""
@@ -173,7 +176,7 @@ class Registry:
             self._installed = scan()
         return self._installed
 
-    def config(self, overrides: Overrides = Overrides()) -> Config:  # frozen
+    def config(self, overrides: Overrides = NO_OVERRIDES) -> Config:
         """Read the configuration.
 
         Raises:
@@ -190,7 +193,7 @@ class Registry:
         )
         return with_limits(config, "Agent(limits=…)") if self._limits else config
 
-    def load(self, overrides: Overrides = Overrides()) -> Stack:  # frozen
+    def load(self, overrides: Overrides = NO_OVERRIDES) -> Stack:
         """Import, configure, check and order the plugins.
 
         Raises:
@@ -218,7 +221,7 @@ class Registry:
             self._providers,
         )
 
-    def rows(self, overrides: Overrides = Overrides()) -> tuple[Row, ...]:  # frozen
+    def rows(self, overrides: Overrides = NO_OVERRIDES) -> tuple[Row, ...]:
         """Load everything and return the listing, whatever failed."""
         registration = self._register(overrides)
         return rows_of(registration.members.values(), registration.refused.values())

@@ -121,23 +121,46 @@ def _overlap(one: Keys, other: Keys) -> bool:
 
 
 def settings_from_environment(environment: Mapping[str, str], ids: Iterable[str]) -> Mapping[str, Settings]:
+    """Return what the variables say about the plugins `ids`.
+
+    Raises:
+        ConfigError: a variable could mean two of them.
+    """
+    by_segment = _by_segment(ids)
+    found: dict[str, dict[Keys, Setting]] = {}
+    for name, text in environment.items():
+        segment, field = _segments(name)
+        owners = by_segment.get(segment, [])
+        if len(owners) > 1:
+            raise ConfigError(f"the environment variable {name} could mean {' or '.join(owners)}: set it in a file")
+        for owner in owners:
+            keys = tuple(field.lower().split("__"))
+            found.setdefault(owner, {})[keys] = Setting(text, f"environment {name}", is_text=True)
+    return found
+
+
+def refuse_unknown_variables(environment: Mapping[str, str], ids: Iterable[str]) -> None:
+    by_segment = _by_segment(ids)
+    for name in environment:
+        segment, _ = _segments(name)
+        if segment not in by_segment:
+            hint = suggestion(segment, by_segment)
+            raise ConfigError(f"the environment variable {name} names no plugin that is installed or used{hint}")
+
+
+def _by_segment(ids: Iterable[str]) -> Mapping[str, list[str]]:
+    """Return ids as variables write them: `GUARD_BUDGET_TENANT` is `guard.budget#tenant`."""
     by_segment: dict[str, list[str]] = {}
     for plugin_id in sorted(ids):
         by_segment.setdefault(re.sub(r"[.#-]", "_", plugin_id).upper(), []).append(plugin_id)
-    found: dict[str, dict[Keys, Setting]] = {}
-    for name, text in environment.items():
-        segment, separator, field = name.removeprefix(ENVIRONMENT_PREFIX).partition("__")
-        if not (segment and separator and field):
-            raise ConfigError(f"the environment variable {name} is not {ENVIRONMENT_PREFIX}<KIND>_<NAME>__<FIELD>")
-        owners = by_segment.get(segment, [])
-        if not owners:
-            hint = suggestion(segment, by_segment)
-            raise ConfigError(f"the environment variable {name} names no plugin that is installed or used{hint}")
-        if len(owners) > 1:
-            raise ConfigError(f"the environment variable {name} could mean {' or '.join(owners)}: set it in a file")
-        path = tuple(field.lower().split("__"))
-        found.setdefault(owners[0], {})[path] = Setting(text, f"environment {name}", is_text=True)
-    return found
+    return by_segment
+
+
+def _segments(name: str) -> tuple[str, str]:
+    segment, _, field = name.removeprefix(ENVIRONMENT_PREFIX).partition("__")
+    if not (segment and field):
+        raise ConfigError(f"the environment variable {name} is not {ENVIRONMENT_PREFIX}<KIND>_<NAME>__<FIELD>")
+    return segment, field
 
 
 def settings_from_command_line(items: Sequence[str]) -> Mapping[str, Settings]:

@@ -19,7 +19,8 @@ def install(
 ) -> Path:
     """Write a distribution into the folder `site`, as pip would, and return its metadata folder.
 
-    `modules` are sources by name. `entry_points` is the text of entry_points.txt, or `id = value` lines of the group agentx.plugins.
+    `entry_points` is the text of entry_points.txt, or `id = value` lines of the group agentx.plugins; `modules` are
+    sources by name.
     """
     stem = distribution.replace("-", "_")
     folder = site / (f"{stem}.egg-info" if kind == "develop" else f"{stem}-{version}.{kind}")

@@ -210,7 +210,9 @@ def test_an_environment_variable_that_means_nothing_or_two_things_is_refused(
     name: str, known: list[str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=f"{name}.*{message}"):
-        load(environ={name: "1"}).settings(known)
+        config = load(environ={name: "1"})
+        config.settings(known)
+        config.check_environment(known)
 
 
 @pytest.mark.parametrize(

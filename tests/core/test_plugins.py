@@ -61,9 +61,9 @@ def plugin_source(plugin_id: str, *lines: str, hook: str = "turn", phase: str = 
 def put(site: Path, plugin_id: str, *lines: str, hook: str = "turn", phase: str = "", version: str = "1.0") -> None:
     """Install a distribution with one plugin."""
     module = "m_" + plugin_id.replace(".", "_")
-    source = plugin_source(plugin_id, *lines, hook=hook, phase=phase)
+    sources: dict[str, Any] = {module: plugin_source(plugin_id, *lines, hook=hook, phase=phase)}
     distribution = "dist-" + plugin_id.replace(".", "-")
-    install(site, distribution, f"{plugin_id} = {module}:P", version=version, **{module: source})
+    install(site, distribution, f"{plugin_id} = {module}:P", version=version, **sources)
 
 
 def registry(site: Path | None = None, *used: Any, autoload: str | None = "all", **options: Any) -> Registry:
@@ -221,7 +221,8 @@ def test_broken_plugins_are_rows_and_the_others_work(site: Path, seed: int, capl
     random.Random(seed).shuffle(names)
     for name in names:
         plugin_id, source = SIX[name]
-        install(site, name, f"{plugin_id} = mod_{name}:P", version="0.1", **{f"mod_{name}": source})
+        sources: dict[str, Any] = {f"mod_{name}": source}
+        install(site, name, f"{plugin_id} = mod_{name}:P", version="0.1", **sources)
     agent = registry(site)
     with caplog.at_level(logging.WARNING, "agentx"):
         stack = agent.load()

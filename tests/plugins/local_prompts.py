@@ -15,7 +15,7 @@ from typing import Any
 
 import anyio
 
-from agentx import Delta, Model, ModelRequest, ModelSettings, ToolSpec, user_message
+from agentx import Message, Model, ModelRequest, ModelSettings, TextPart, ToolSpec
 from agentx_model_local import PROVIDER
 
 Prompt = tuple[str, str | None, dict[str, Any]]
@@ -82,7 +82,7 @@ ANSWER = ModelSettings(max_tokens=1)
 async def is_exact(model: Model, prompt: Prompt) -> bool:
     """Whether `model` makes exactly the wanted call, or none if none is wanted."""
     text, tool, arguments = prompt
-    request = ModelRequest(model.name, [user_message(text)], tools=TOOLS, settings=ANSWER)
+    request = ModelRequest(model.name, [Message("user", (TextPart(text),))], tools=TOOLS, settings=ANSWER)
     response = await model.respond(request, _ignore)
     made = [(call.name, json.loads(call.arguments)) for call in response.tool_calls]
     return made == ([] if tool is None else [(tool, arguments)])
@@ -99,7 +99,7 @@ async def score(model: Model, report: Callable[[str, bool], None] | None = None)
     return exact
 
 
-async def _ignore(delta: Delta) -> None:
+async def _ignore(delta: object) -> None:
     return None
 
 

@@ -73,7 +73,8 @@ def _most_likely(tools: list[ToolSpec], query: str) -> list[ToolSpec]:
     """Return the tools that fit the limit, those first that share words with the query, in their own order."""
     words = _words(query)
     ranked = sorted(tools, key=lambda tool: -len(words & _words(f"{tool.name} {tool.description}")))
-    room, kept = MAX_TOOLS, set()
+    room = MAX_TOOLS
+    kept: set[str] = set()
     for tool in ranked:
         room -= len(json.dumps(shown_tool(tool)))
         if room < 0 and kept:

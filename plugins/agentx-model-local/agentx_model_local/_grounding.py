@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-_NUMBER = re.compile(r"(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?")
+_NUMBER = re.compile(r"(?<![\w./])-?\d+(?:,\d{3})*(?:\.\d+)?(?![\w/]|\.\w)")
+"""Not a part of a name, a path or a date."""
 _UNITS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 _TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
 _TENS = {"twenty": 20, "thirty": 30, "forty": 40, "fifty": 50, "sixty": 60, "seventy": 70, "eighty": 80, "ninety": 90}

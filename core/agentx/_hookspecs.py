@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Generator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import attrs
 import pluggy
@@ -136,6 +136,22 @@ def _names(value: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
     return (value,) if isinstance(value, str) else tuple(value)
 
 
+@overload
+def hookimpl(function: F, /) -> F: ...
+@overload
+def hookimpl(
+    function: None = None,
+    /,
+    *,
+    hook: str | None = None,
+    phase: str | None = None,
+    before: str | tuple[str, ...] = (),
+    after: str | tuple[str, ...] = (),
+    repeats: bool = False,
+    concurrent: bool = False,
+    wrapper: bool = False,
+    **unknown: Any,
+) -> Callable[[F], F]: ...
 def hookimpl(
     function: F | None = None,
     /,

@@ -70,6 +70,43 @@ def is_cancellation(error: BaseException | None) -> bool:
     return trio is not None and isinstance(error, trio.Cancelled)
 
 
+class TaskScope:
+    """Cancels the asyncio task that entered it, and takes that cancellation back at its exit.
+
+    It does what `anyio.CancelScope` does for one task at a fraction of the price; every turn enters one.
+    """
+
+    __slots__ = ("_task", "cancel_called", "cancelled_caught")
+
+    def __enter__(self) -> TaskScope:
+        import asyncio
+
+        self._task = asyncio.current_task()
+        self.cancel_called = self.cancelled_caught = False
+        return self
+
+    def cancel(self) -> None:
+        if self.cancel_called or self._task is None:
+            return
+        self.cancel_called = True
+        self._task.cancel()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> bool:
+        task, self._task = self._task, None
+        if self.cancel_called and task is not None and task.uncancel() == 0:
+            self.cancelled_caught = kind is not None and is_cancellation(error)
+        return self.cancelled_caught
+
+
+def turn_scope() -> Any:
+    """Return what cancels the running turn from outside: enter it in the turn's task."""
+    if in_trio():
+        import trio
+
+        return trio.CancelScope()
+    return TaskScope()
+
+
 @attrs.define(eq=False)
 class Host:
     """One task in which an onion of lifetimes is open."""

@@ -194,17 +194,22 @@ class Ledger:
 
     def limit(self, limit: Limit) -> None:
         """Register a limit; it holds for the level of this context and everything below it."""
-        self._frame.add_limit(limit, self._owner)
+        (getattr(self._frame, "turn", None) or self._frame).add_limit(limit, self._owner)
 
     @property
     def usage(self) -> Usage:
         """Tokens and requests of this turn, or of the session where there is no turn."""
-        usage: Usage = self._frame.totals.usage
+        level = getattr(self._frame, "turn", None) or self._frame
+        usage: Usage = level.usage
         return usage
+
+    def _lines(self) -> tuple[Line, ...]:
+        lines: tuple[Line, ...] = (getattr(self._frame, "turn", None) or self._frame).lines()
+        return lines
 
     def used(self, key: str) -> Amount | None:
         """Return what is used of `key` under the innermost limit with that key; `None` when part of it is unknown."""
-        for line in self._frame.lines():
+        for line in self._lines():
             if line.limit.key == key:
                 return line.account.used if line.account.exact else None
         return None
@@ -213,7 +218,7 @@ class Ledger:
         """Return the least that any limit on `key` has left; `None` without such a limit."""
         left = [
             line.limit.maximum - line.account.used - line.account.reserved
-            for line in self._frame.lines()
+            for line in self._lines()
             if line.limit.key == key and line.limit.maximum is not None
         ]
         return min(left) if left else None

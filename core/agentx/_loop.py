@@ -126,13 +126,10 @@ def conclude(turn: TurnFrame, response: ModelResponse) -> Stop | None:
         return None
     if turn.stop is not None:
         return turn.stop
-    if not any([_has_content(part) for part in response.parts]):
+    text = response.text
+    if not text.strip() and not any([part.kind == "file" for part in response.parts]):
         return Stop("empty", "the model answered nothing", "")
-    return Stop("completed", "", "", response.text, True)
-
-
-def _has_content(part: Part) -> bool:
-    return bool(part.text.strip()) if isinstance(part, TextPart) else part.kind == "file"
+    return Stop("completed", "", "", text, True)
 
 
 def take_feedback(turn: TurnFrame) -> bool:
@@ -569,5 +566,9 @@ def _describe(error: BaseException) -> str:
 
 
 def _cleaned(message: Message) -> Message:
-    parts = tuple([TextPart(clean_text(p.text)) if isinstance(p, TextPart) else p for p in message.parts])
-    return message if all(a is b or a == b for a, b in zip(parts, message.parts, strict=True)) else Message("user", parts)
+    """Return a message whose text every store can hold."""
+    for part in message.parts:
+        if isinstance(part, TextPart) and clean_text(part.text) is not part.text:
+            parts = [TextPart(clean_text(p.text)) if isinstance(p, TextPart) else p for p in message.parts]
+            return Message("user", tuple(parts))
+    return message

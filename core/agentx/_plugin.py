@@ -61,8 +61,13 @@ class PluginMeta(type):
     def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], **kwargs: Any) -> PluginMeta:
         cls = super().__new__(mcs, name, bases, dict(body), **kwargs)
         _refuse_reserved_fields(cls)
-        attrs.define(cls, slots=False, kw_only=True, eq=False, on_setattr=[], repr="__repr__" not in body)
+        attrs.define(cls, slots=False, kw_only=True, eq=False, on_setattr=attrs.setters.NO_OP, repr="__repr__" not in body)
         return cls
+
+    def __call__(cls, *args: Any, **fields: Any) -> Any:
+        plugin = super().__call__(*args, **fields)
+        object.__setattr__(plugin, "_given", frozenset(fields))
+        return plugin
 
     def __init__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **kwargs: Any) -> None:
         super().__init__(name, bases, body, **kwargs)

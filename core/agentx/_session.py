@@ -32,7 +32,7 @@ from ._events import (
     kind_of,
 )
 from ._frames import AgentFrame, SessionFrame, Stop, Toolbox, TurnFrame
-from ._host import Host, drain, is_cancellation, spawn
+from ._host import Host, drain, is_cancellation, spawn, turn_scope
 from ._messages import NO_SETTINGS, Message, ModelSettings, TextDelta, UserInput, user_message
 from ._onion import annotate, collapse, compile_lifetime
 from ._result import RunResult, result_of
@@ -200,7 +200,7 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
     frame.record(TurnStart, turn.index, turn.model, turn.metadata)
     error: BaseException | None = None
     try:
-        with anyio.CancelScope() as turn.scope:
+        with turn_scope() as turn.scope:
             result = await turn.onions.turn(turn)
         if turn.scope.cancelled_caught:
             error = _interrupted(frame)
@@ -240,7 +240,7 @@ def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> Tur
         agent=agent,
         session=frame,
         onions=onions,
-        turn_id=secrets.token_hex(8),
+        turn_id=next(agent.turn_ids),
         index=frame.turn_count,
         input=message,
         model=model,
@@ -312,6 +312,8 @@ async def _end(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -
     frame = turn.session
     for undo in turn.undo:
         undo()
+    frame.totals.add(result.usage)
+    frame.agent.totals.add(result.usage)
     cost = None if result.cost is None else str(result.cost)
     frame.record(TurnEnd, result.status, result.reason, result.by, result.usage, cost)
     try:
@@ -542,7 +544,7 @@ class Session(Generic[Out]):
 
     @property
     def usage(self) -> Any:
-        return self._open_frame("usage").totals.usage
+        return self._open_frame("usage").usage
 
     @property
     def events(self) -> Sequence[Event]:
@@ -622,11 +624,11 @@ class Stream(Generic[Out]):
             raise error
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        frame = self._session._open_frame("stream")
         buffer = self._buffer
+        last: Event | None = None
         while await buffer.wait():
-            turn = frame.turn
-            yield as_event(buffer.items.popleft(), frame.seq, time.time(), turn.turn_id if turn else None)
+            last = as_event(buffer.items.popleft(), last, time.time())
+            yield last
         self._check()
 
     @property

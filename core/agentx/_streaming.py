@@ -177,8 +177,10 @@ class Buffer:
         self._room.set()
 
 
-def as_event(item: Item, seq: int, time: float, turn_id: str | None) -> Event:
+def as_event(item: Item, last: Event | None, time: float) -> Event:
+    """Return an item as an event; a delta has the `seq` of the event before it."""
     if isinstance(item, Event):
         return item
     delta, call_index, attempt = item
+    seq, turn_id = (last.seq, last.turn_id) if last is not None else (0, None)
     return delta_event(delta, seq, time, turn_id, call_index, attempt)

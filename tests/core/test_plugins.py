@@ -374,7 +374,6 @@ def test_a_plugin_in_code_that_cannot_be_made_stops_the_agent() -> None:
         load(None, Memory, config={"memory.box": {"sice": 5}})
 
 
-@pytest.mark.xfail(reason="attrs writes a __setattr__ into every subclass: PluginMeta needs on_setattr=setters.NO_OP")
 def test_an_instance_is_immutable_once_it_is_registered() -> None:
     mine = Memory()
     load(None, mine)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import enum
+import functools
 import json
 import math
 import subprocess
@@ -20,7 +21,7 @@ from typing import Any
 import attrs
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from agentx import _events, _messages
@@ -41,6 +42,7 @@ from agentx._events import EVENTS, Event, PluginEvent, SessionStart, SubAgentEve
 from agentx._messages import PARTS, FilePart, Message, OpaquePart, Part, TextPart, ToolResult
 
 ANY_TEXT = st.text(st.characters(exclude_categories=()))
+THOROUGH = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 CLEAN_TEXT = ANY_TEXT.map(clean_text)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 DECIMALS = st.decimals(allow_nan=False, allow_infinity=False)
@@ -53,6 +55,7 @@ def json_values(text: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     )
 
 
+@functools.cache
 def instances(cls: Any, text: st.SearchStrategy[str]) -> st.SearchStrategy[Any]:
     """Any instance of a class of events or messages, from the annotations of its fields."""
     hints = typing.get_type_hints(cls, {**vars(_messages), **vars(_events), "Decimal": Decimal})
@@ -76,7 +79,7 @@ def values(annotation: Any, text: st.SearchStrategy[str]) -> st.SearchStrategy[A
     if origin is typing.Literal:
         return st.sampled_from(args)
     if annotation is Part:
-        return st.deferred(lambda: st.one_of([instances(cls, text) for cls in PARTS.values()]))
+        return st.deferred(lambda: st.one_of([instances(cls, text) for cls in list[Any](PARTS.values())]))
     if annotation is Event:
         return instances(UserInput, text) | instances(TurnEnd, text)
     if attrs.has(annotation):
@@ -93,17 +96,17 @@ def values(annotation: Any, text: st.SearchStrategy[str]) -> st.SearchStrategy[A
 
 
 @pytest.mark.parametrize("cls", EVENTS.values(), ids=EVENTS)
-@settings(max_examples=30)
+@THOROUGH
 @given(data=st.data())
-def test_every_event_comes_back_equal(cls: type[Event], data: st.DataObject) -> None:
+def test_every_event_comes_back_equal(cls: Any, data: st.DataObject) -> None:
     event = data.draw(instances(cls, CLEAN_TEXT))
     assert decode_event(encode_event(event)) == event
 
 
 @pytest.mark.parametrize("cls", EVENTS.values(), ids=EVENTS)
-@settings(max_examples=30)
+@THOROUGH
 @given(data=st.data())
-def test_events_with_any_text_are_valid_json_and_stay_what_they_became(cls: type[Event], data: st.DataObject) -> None:
+def test_events_with_any_text_are_valid_json_and_stay_what_they_became(cls: Any, data: st.DataObject) -> None:
     line = encode_event(data.draw(instances(cls, ANY_TEXT)))
     assert "\0" not in str(json.loads(line.decode("utf-8")))
     assert b"\n" not in line
@@ -111,15 +114,16 @@ def test_events_with_any_text_are_valid_json_and_stay_what_they_became(cls: type
 
 
 @pytest.mark.parametrize("cls", PARTS.values(), ids=PARTS)
-@settings(max_examples=30)
+@THOROUGH
 @given(data=st.data())
-def test_every_part_comes_back_equal(cls: type[Part], data: st.DataObject) -> None:
+def test_every_part_comes_back_equal(cls: Any, data: st.DataObject) -> None:
     part = data.draw(instances(cls, CLEAN_TEXT))
     assert from_plain(decode(encode(part)), Part) == part
     message = Message("user", (part,))
     assert from_plain(to_plain(message), Message) == message
 
 
+@THOROUGH
 @given(ANY_TEXT)
 def test_cleaned_text_is_utf8_without_nul_and_is_clean(text: str) -> None:
     cleaned = clean_text(text)
@@ -257,6 +261,7 @@ states = st.builds(
 )
 
 
+@THOROUGH
 @given(states)
 def test_a_state_class_comes_back_equal(state: State) -> None:
     reloaded = from_plain(decode(encode(state)), State)
@@ -357,6 +362,7 @@ def test_what_cannot_become_json_is_refused_with_its_place(value: Any, problem: 
         encode(value)
 
 
+@THOROUGH
 @given(json_values(ANY_TEXT))
 def test_equal_values_have_one_canonical_form_and_digest(value: Any) -> None:
     shuffled = json.loads(json.dumps(to_plain(value)), object_pairs_hook=lambda pairs: dict(reversed(pairs)))

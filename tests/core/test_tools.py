@@ -367,6 +367,8 @@ class TestDefinitionErrors:
             tool("add")  # type: ignore[call-overload]
         with pytest.raises(ToolSchemaError, match="takes any number"):
             tool(print)
+        with pytest.raises(ToolSchemaError, match="no signature"):
+            tool(min)
         with pytest.raises(TypeError, match="retries"):
             tool(retries=3)  # type: ignore[call-overload]
 
@@ -671,6 +673,27 @@ class TestCall:
         assert text_of(await tool(functools.partial(later, 5)).call({"exponent": 3})) == "8"
         with pytest.raises(ToolError, match="name"):
             tool(Adder())
+
+    async def test_a_wrapped_function_keeps_its_signature_and_its_wrapper(self) -> None:
+        def doubled(function: Callable[..., int]) -> Callable[..., int]:
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> int:
+                return 2 * function(*args, **kwargs)
+
+            return wrapper
+
+        @tool
+        @doubled
+        def size(of: Point) -> int:
+            """Size.
+
+            Args:
+                of: what
+            """
+            return of.x
+
+        assert size.schema["properties"]["of"]["description"] == "what"
+        assert text_of(await size.call(size.decode('{"of":{"x":3}}'))) == "6"
 
     async def test_a_coroutine_from_a_sync_function_is_awaited(self) -> None:
         async def later(a: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import hypothesis
 import pytest
 
 
@@ -18,3 +19,9 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> None:
     if collector.istestfunction(obj, name) and inspect.iscoroutinefunction(inspect.unwrap(obj)):
         pytest.mark.anyio(obj)
+
+
+hypothesis.settings.register_profile(
+    "agentx", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("agentx")

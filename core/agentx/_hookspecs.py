@@ -244,7 +244,11 @@ def _adapt_generator(function: Any, owner: str, hook: str, where: str) -> Any:
 
     async def layer(ctx: Any, call_next: Callable[[], Awaitable[Any]]) -> Any:
         generator: Generator[None, Any, Any] = function(ctx) if takes_one else function(ctx, call_next)
-        next(generator)
+        try:
+            next(generator)
+        except StopIteration:
+            message = f"{owner}: the {hook} hook never yields at {where}: a wrapper yields once"
+            raise HookError(message, plugin=owner, hook=hook) from None
         try:
             inner = await call_next()
         except BaseException as error:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import anyio
+import anyio.lowlevel
 import attrs
 
 from ._errors import SessionClosedError
@@ -76,14 +77,23 @@ class TaskScope:
     It does what `anyio.CancelScope` does for one task at a fraction of the price; every turn enters one.
     """
 
-    __slots__ = ("_task", "cancel_called", "cancelled_caught")
+    __slots__ = ("_before", "_task", "cancel_called", "cancelled_caught")
 
     def __enter__(self) -> TaskScope:
         import asyncio
 
-        self._task = asyncio.current_task()
+        self._task = task = asyncio.current_task()
+        self._before = task.cancelling() if task is not None else 0
         self.cancel_called = self.cancelled_caught = False
         return self
+
+    def is_cancelled(self) -> bool:
+        """Return whether the running task is to be cancelled, also if somebody swallowed the exception."""
+        import asyncio
+
+        task = asyncio.current_task()
+        before = self._before if task is self._task else 0
+        return task is not None and task.cancelling() > before
 
     def cancel(self) -> None:
         if self.cancel_called or self._task is None:
@@ -93,7 +103,7 @@ class TaskScope:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> bool:
         task, self._task = self._task, None
-        if self.cancel_called and task is not None and task.uncancel() == 0:
+        if self.cancel_called and task is not None and task.uncancel() <= self._before:
             self.cancelled_caught = kind is not None and is_cancellation(error)
         return self.cancelled_caught
 
@@ -105,6 +115,36 @@ def turn_scope() -> Any:
 
         return trio.CancelScope()
     return TaskScope()
+
+
+async def still_cancelled(scope: Any) -> bool:
+    """Return whether the running task is being cancelled from outside, not only by a scope that is over."""
+    if isinstance(scope, TaskScope):
+        if scope.is_cancelled():
+            return True
+    elif not in_trio():
+        return False
+    try:
+        await anyio.lowlevel.checkpoint_if_cancelled()
+    except BaseException as error:
+        if is_cancellation(error):
+            return True
+        raise
+    return False
+
+
+async def check_swallowed(scope: Any) -> None:
+    """Raise the cancellation that a tool swallowed."""
+    if isinstance(scope, TaskScope):
+        if scope.is_cancelled():
+            import asyncio
+
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise asyncio.CancelledError
+        return
+    import trio
+
+    await trio.lowlevel.checkpoint_if_cancelled()
 
 
 @attrs.define(eq=False)

@@ -36,7 +36,7 @@ from ._events import (
 )
 from ._frames import ModelFrame, Stop, ToolFrame, TurnFrame
 from ._hookspecs import Layer, place_of
-from ._host import is_cancellation
+from ._host import check_swallowed, is_cancellation
 from ._ledger import Refusal, reserve, settle
 from ._messages import (
     Message,
@@ -368,7 +368,7 @@ def _asked_onion(turn: TurnFrame, asking: tuple[str, ...]) -> Any:
 async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) -> None:
     """Run the calls of a response; each gets exactly one result, in one message, whatever happens."""
     session = turn.session
-    turn.results = results = {}
+    turn.results = {}
     for call, args, problem in parsed:
         text = call.arguments if not problem else clean_text(str(call.arguments))[:EXCERPT]
         session.record(ToolCallEvent, call.id, call.name, text)
@@ -380,6 +380,7 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
             await run_call(turn, tools, 0, *parsed[0])
         else:
             await _run_batches(turn, tools, parsed)
+        await check_swallowed(turn.scope)
     except BaseException as error:
         error = collapse(error)
         _close_calls(turn, parsed, error)
@@ -389,7 +390,6 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
         raise error
     _append_results(turn, parsed)
     await session.commit()
-    del results
 
 
 def _append_results(turn: TurnFrame, parsed: Parsed) -> None:

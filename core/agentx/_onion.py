@@ -8,13 +8,11 @@ An onion without layers is its core.
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
 from typing import Any
 
 import anyio
-import anyio.lowlevel
 import attrs
 
 from ._context import CONTEXTS
@@ -22,7 +20,7 @@ from ._errors import HookError, TurnSignal
 from ._events import ErrorEvent, ModelRetrying
 from ._frames import AgentFrame, ModelFrame, SessionFrame
 from ._hookspecs import Layer
-from ._host import is_cancellation
+from ._host import is_cancellation, still_cancelled
 from ._messages import ModelResponse
 
 logger = logging.getLogger("agentx")
@@ -67,7 +65,7 @@ class Onions:
 class CallNext:
     """`call_next` of one entry of a layer."""
 
-    __slots__ = ("error", "frame", "inner", "layer", "result", "state")
+    __slots__ = ("entered", "error", "frame", "inner", "layer", "result", "state")
 
     def __init__(self, frame: Any, inner: Core, layer: Layer) -> None:
         self.frame = frame
@@ -76,8 +74,13 @@ class CallNext:
         self.state = NEW
         self.error: BaseException | None = None
         self.result: Any = None
+        self.entered: Coroutine[Any, Any, Any] | None = None
 
-    async def __call__(self) -> Any:
+    def __call__(self) -> Coroutine[Any, Any, Any]:
+        self.entered = entered = self.enter()
+        return entered
+
+    async def enter(self) -> Any:
         if self.state != NEW:
             raise self.refuse()
         self.state = RUNNING
@@ -118,9 +121,11 @@ class RepeatNext(CallNext):
         self.calls = 0
         self.running = 0
 
-    async def __call__(self) -> Any:
+    async def enter(self) -> Any:
         if self.state in (ENDED, DENIED):
             raise self.refuse()
+        if is_cancellation(self.error) and await still_cancelled(self.frame.turn.scope):
+            raise self.error  # type: ignore[misc]  # it is one
         if self.running and not self.layer.concurrent:
             fix = "mark it @hookimpl(concurrent=True), or await the earlier call first"
             raise broken(self.layer, "called call_next while another call of it was running", fix)
@@ -221,10 +226,13 @@ def _plain(layer: Layer, inner: Core, expected: type) -> Core:
 async def _check_exit(result: Any, expected: type, call_next: CallNext) -> Any:
     """Look closely at a layer that did not simply return the result of its one `call_next`."""
     layer, frame = call_next.layer, call_next.frame
+    if call_next.state == NEW and call_next.entered is not None:
+        call_next.entered.close()
+        raise broken(layer, "called call_next without awaiting it", "write `return await call_next()`")
     if call_next.state == RUNNING:
         call_next.state = ENDED
         raise broken(layer, "returned while its call_next was still running", "await what you started")
-    if is_cancellation(call_next.error) and await still_cancelled():
+    if is_cancellation(call_next.error) and await still_cancelled(call_next.frame.turn.scope):
         raise call_next.error  # type: ignore[misc]  # it is one
     if not isinstance(result, expected):
         raise _wrong(result, expected, call_next)
@@ -270,7 +278,7 @@ async def _leave(error: BaseException, call_next: CallNext) -> Any:
     error = collapse(error)
     if turn.signal is not None and not is_cancellation(error):
         raise overruled(turn.signal, error)
-    if isinstance(error, Exception | SystemExit) and is_cancellation(call_next.error) and await still_cancelled():
+    if isinstance(error, Exception | SystemExit) and is_cancellation(call_next.error) and await still_cancelled(call_next.frame.turn.scope):
         raise call_next.error  # type: ignore[misc]  # it is one
     if error is call_next.error or not isinstance(error, Exception | SystemExit):
         raise error
@@ -326,29 +334,6 @@ def _first(group: BaseExceptionGroup[BaseException], rest: BaseExceptionGroup[Ba
     return leaf
 
 
-async def still_cancelled() -> bool:
-    """Return whether the running task is being cancelled from outside, not only by a scope that is over."""
-    if "trio" not in sys.modules or not _in_trio():
-        import asyncio
-
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            return True
-    try:
-        await anyio.lowlevel.checkpoint_if_cancelled()
-    except BaseException as error:
-        if is_cancellation(error):
-            return True
-        raise
-    return False
-
-
-def _in_trio() -> bool:
-    import trio
-
-    return trio.lowlevel.in_trio_run()
-
-
 def _count_failure(error: BaseException, layer: Layer, frame: Any) -> None:
     """Log and count a plugin's own failure that does no harm."""
     agent: AgentFrame = frame if isinstance(frame, AgentFrame) else frame.agent
@@ -374,9 +359,11 @@ def _observe(layer: Layer, inner: Core, expected: type) -> Core:
                 await _observer_failed(error, call_next)
         state, call_next.state = call_next.state, ENDED
         if state == NEW:
+            if call_next.entered is not None:
+                call_next.entered.close()
             return await CallNext(frame, inner, layer)()
         if call_next.error is not None:
-            if is_cancellation(call_next.error) and not await still_cancelled():
+            if is_cancellation(call_next.error) and not await still_cancelled(call_next.frame.turn.scope):
                 raise broken(layer, "cancelled the call it observes", "an observer may not limit the time of the call")
             raise call_next.error
         if state == RUNNING:
@@ -454,7 +441,7 @@ class _Beside(CallNext):
         finally:
             self.called.set()
 
-    async def __call__(self) -> Any:
+    async def enter(self) -> Any:
         if self.state != NEW:
             raise self.refuse()
         self.state = RUNNING
@@ -494,6 +481,8 @@ def _lifetime(layer: Layer, inner: Core) -> Core:
         except BaseException as error:
             await _leave_lifetime(error, call_next)
         if call_next.state == NEW:
+            if call_next.entered is not None:
+                call_next.entered.close()
             if layer.phase != "observe":
                 raise broken(layer, "returned without calling call_next", "write `await call_next()`")
             await inner(frame)
@@ -507,7 +496,7 @@ def _lifetime(layer: Layer, inner: Core) -> Core:
 class _LifetimeNext(CallNext):
     __slots__ = ()
 
-    async def __call__(self) -> Any:
+    async def enter(self) -> Any:
         if self.state != NEW:
             raise self.refuse()
         self.state = RUNNING

@@ -562,6 +562,46 @@ def _matches(wanted: str, kind: str) -> bool:
     return wanted in ("*", kind) or (wanted.endswith(".*") and kind.startswith(wanted[:-1]))
 
 
+class _Events:
+    """The events of a stream."""
+
+    def __init__(self, buffer: Buffer, check: Callable[[], None]) -> None:
+        self._buffer = buffer
+        self._check = check
+        self._last: Event | None = None
+
+    def __aiter__(self) -> _Events:
+        return self
+
+    async def __anext__(self) -> Event:
+        if not self._buffer.items and not await self._buffer.wait():
+            self._check()
+            raise StopAsyncIteration
+        self._last = as_event(self._buffer.items.popleft(), self._last, time.time())
+        return self._last
+
+
+class _Texts:
+    """The pieces of text of a stream."""
+
+    def __init__(self, buffer: Buffer, check: Callable[[], None]) -> None:
+        self._buffer = buffer
+        self._items = buffer.items
+        self._check = check
+
+    def __aiter__(self) -> _Texts:
+        return self
+
+    async def __anext__(self) -> str:
+        items = self._items
+        while items or await self._buffer.wait():
+            item: Item = items.popleft()
+            if type(item) is tuple and type(item[0]) is TextDelta:
+                return item[0].text
+        self._check()
+        raise StopAsyncIteration
+
+
 class Stream(Generic[Out]):
     """A turn that is being watched: iterate it for events, or its `text`; then look at `result`.
 
@@ -623,13 +663,8 @@ class Stream(Generic[Out]):
             error, self._error = self._error, None
             raise error
 
-    async def __aiter__(self) -> AsyncIterator[Event]:
-        buffer = self._buffer
-        last: Event | None = None
-        while await buffer.wait():
-            last = as_event(buffer.items.popleft(), last, time.time())
-            yield last
-        self._check()
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return _Events(self._buffer, self._check)
 
     @property
     def text(self) -> AsyncIterator[str]:
@@ -637,15 +672,7 @@ class Stream(Generic[Out]):
 
         After `model.retrying` the pieces of that call begin anew; iterate the stream itself to see it.
         """
-        return self._text()
-
-    async def _text(self) -> AsyncIterator[str]:
-        buffer, items = self._buffer, self._buffer.items
-        while items or await buffer.wait():
-            item: Item = items.popleft()
-            if type(item) is tuple and type(item[0]) is TextDelta:
-                yield item[0].text
-        self._check()
+        return _Texts(self._buffer, self._check)
 
     @property
     def result(self) -> RunResult[Out]:

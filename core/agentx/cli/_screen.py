@@ -112,7 +112,12 @@ def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> No
         table.add_column(columns[index].title, style=columns[index].style, overflow="fold", justify="left")
     for row in rows:
         table.add_row(*[_text(row[index]) for index in kept])
-    console.print(table)
+    if console.is_terminal:
+        console.print(table)
+    else:  # nobody wants the padding of the last column in a file
+        with console.capture() as captured:
+            console.print(table)
+        click.echo("\n".join([line.rstrip() for line in captured.get().splitlines()]))
     left_out = [column.title for index, column in enumerate(columns) if index not in kept]
     if left_out:
         note(f"(no room for {', '.join(left_out)}: widen the terminal, or use --json)", "dim")

@@ -4,6 +4,13 @@ Nothing of it is imported by `import agentx`.
 """
 
 from ._clock import FakeClock as FakeClock
+from ._conformance import CHECKS as CHECKS
+from ._conformance import ConformanceError as ConformanceError
+from ._conformance import NotChecked as NotChecked
+from ._conformance import check as check
+from ._conformance import problems as problems
+from ._exercise import Exercise as Exercise
+from ._exercise import exercise as exercise
 from ._faults import Cut as Cut
 from ._faults import Delay as Delay
 from ._faults import FaultPlugin as FaultPlugin
@@ -18,3 +25,4 @@ from ._models import ScriptError as ScriptError
 from ._models import call as call
 from ._models import count_tokens as count_tokens
 from ._models import pieces as pieces
+from ._scenario import Subject as Subject

@@ -166,7 +166,7 @@ class FaultPlugin(Plugin):
             self.reached.set()
             if isinstance(fault, Hang | Delay):
                 await _wait(fault)
-            elif _is_error(fault):
+            elif isinstance(fault, BaseException | type):
                 raise as_error(fault)
             else:
                 waited = fault(ctx)

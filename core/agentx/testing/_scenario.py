@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import attrs
@@ -32,11 +32,10 @@ class Subject:
     Args:
         make: returns a new instance.
         companions: returns the plugins it needs, new ones.
-        config: configuration of the agent.
         deps: the application's `deps`.
         tools: tools of the application.
         prompt: the user's text; `{word}` differs between sessions.
-        reply: answers a request, in place of the scenario's own model.
+        reply: answers a request, in place of the scenario's own model; `None` leaves it to that.
         short_circuits: hooks in which it may return a result without calling `call_next`.
         changes: hooks in which it returns another result than `call_next` did.
         handles_errors: hooks in which it may end with a result, or another error, although `call_next` raised.
@@ -45,11 +44,10 @@ class Subject:
 
     make: Callable[[], Plugin[Any]]
     companions: Callable[[], Sequence[Plugin[Any]]] = tuple
-    config: Mapping[str, Any] | None = None
     deps: Any = None
     tools: Sequence[Tool | Callable[..., Any]] = ()
     prompt: str = "Please look up {word}."
-    reply: Callable[[ModelRequest], Reply] | None = None
+    reply: Callable[[ModelRequest], Reply | None] = lambda request: None
     short_circuits: Sequence[str] = ()
     changes: Sequence[str] = ()
     handles_errors: Sequence[str] = ()
@@ -67,9 +65,27 @@ async def lookup(word: str) -> str:
 
 
 WORDS = (
-    "walnut cedar maple willow hazel juniper linden poplar sycamore hawthorn "
-    "chestnut larch rowan laurel magnolia acacia cypress tamarind baobab mulberry"
-).split()
+    "walnut",
+    "cedar",
+    "maple",
+    "willow",
+    "hazel",
+    "juniper",
+    "linden",
+    "poplar",
+    "sycamore",
+    "hawthorn",
+    "chestnut",
+    "larch",
+    "rowan",
+    "laurel",
+    "magnolia",
+    "acacia",
+    "cypress",
+    "tamarind",
+    "baobab",
+    "mulberry",
+)
 
 
 def word_in(text: str) -> str:
@@ -133,7 +149,12 @@ def build(
 ) -> Run:
     """Return an agent for the scenario, with the plugin or without it, that has not run yet."""
     watch = Watch(frozenset(plugin_ids(plugin)) if plugin is not None else frozenset())
-    model = FunctionModel(subject.reply or conversation, name="scenario", delta_size=delta_size)
+
+    def answer(request: ModelRequest) -> Reply:
+        own = subject.reply(request)
+        return conversation(request) if own is None else own
+
+    model = FunctionModel(answer, name="scenario", delta_size=delta_size)
     agent = WatchedAgent(
         watch,
         model,
@@ -143,7 +164,7 @@ def build(
         tools=[lookup, *subject.tools],
         plugins=[*subject.companions(), *([plugin] if plugin is not None else [])],
         autoload="none",
-        config=False if subject.config is None else subject.config,
+        config=False,
     )
     return Run(agent, watch, model)
 
@@ -210,3 +231,13 @@ def history_problem(messages: Sequence[Message]) -> str:
 
 def was_cancelled(error: BaseException | None) -> bool:
     return error is not None and is_cancellation(collapse(error))
+
+
+def told(error: BaseException | None) -> str:
+    """Return an error with its notes as one line, and of a group what is in it."""
+    if error is None:
+        return "no error"
+    if isinstance(error, BaseExceptionGroup):
+        return "; ".join(dict.fromkeys([told(inner) for inner in error.exceptions]))
+    notes = "".join([f" ({text})" for text in getattr(error, "__notes__", ())])
+    return f"{type(error).__name__}: {error}{notes}"

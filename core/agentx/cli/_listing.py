@@ -1,0 +1,116 @@
+"""The listing of plugins: from a child process, or from metadata alone; and how it looks on a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._config import Config, load_config
+from .._errors import ConfigError
+from .._plugins import static_rows
+from ._agents import Choice
+from ._child import ChildError, ask
+from ._exits import Exit, describe
+from ._screen import Cell, Column, count, err, note, out, print_error, print_table, styled
+
+COLUMNS = (
+    Column("#", style="dim"),
+    Column("phase"),
+    Column("plugin", style="bold"),
+    Column("distribution", drop=2),
+    Column("hooks", drop=1),
+    Column("source", drop=3),
+    Column("status"),
+    Column(""),
+)
+STYLES = {"enabled": "green", "disabled": "dim"}
+
+
+def whole_listing(choice: Choice, limit: float) -> tuple[Mapping[str, Any], bool]:
+    """Load the plugins in a child and return its answer, and whether the configuration is broken.
+
+    Then it says so, and lists what there is without one.
+    """
+    try:
+        return _waiting("rows", choice, limit), False
+    except ChildError as error:
+        if error.exit_code != Exit.CONFIG:
+            raise
+        _tell_broken(error)
+        return _waiting("rows", choice, limit, ignore_config=True), True
+
+
+def _waiting(task: str, choice: Choice, limit: float, **options: Any) -> Mapping[str, Any]:
+    if not err().is_terminal:
+        found: Mapping[str, Any] = ask(task, choice, limit=limit, **options)
+        return found
+    with err().status("loading plugins"):
+        found = ask(task, choice, limit=limit, **options)
+    return found
+
+
+def static_listing(choice: Choice) -> tuple[Mapping[str, Any], bool]:
+    """Return what metadata and configuration say, and whether the configuration is broken. Imports no plugin."""
+    try:
+        config, broken = _config(choice), False
+        rows = static_rows(config, used=choice.used())
+    except ConfigError as error:
+        _tell_broken(error)
+        config, broken = load_config(False, environ={}), True
+        rows = static_rows(config, used=choice.used())
+    return {"rows": [row.to_json() for row in rows]}, broken
+
+
+def _config(choice: Choice) -> Config:
+    return load_config(choice.source, agent=choice.agent, autoload=choice.autoload, command_line=choice.settings)
+
+
+def _tell_broken(error: Exception) -> None:
+    print_error(describe(error))
+    note("this is the list without any configuration:", "dim")
+
+
+def show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        out().print(styled("no plugin is installed, and none is configured"))
+        return
+    print_table(COLUMNS, [_cells(row) for row in rows])
+    lost = [row for row in rows if row["status"] not in STYLES]
+    if lost:
+        out().print(styled(f"\n{count(len(lost), 'plugin')} of {len(rows)} cannot be used", "red"))
+
+
+def _cells(row: Mapping[str, Any]) -> list[Cell]:
+    status, style = row["status"], STYLES.get(row["status"], "bold red")
+    detail = row["reason"] or " ".join(f"{name}={_shown(one)}" for name, one in row["config"].items() if is_set(one))
+    return [
+        str(row["position"] or "-"),
+        row["phase"] or "-",
+        row["id"],
+        " ".join(filter(None, (row["distribution"], row["version"]))) or "-",
+        " ".join(row["hooks"]) or "-",
+        row["source"],
+        (status if status in STYLES else status.upper(), style),
+        (detail, "" if row["reason"] else "dim"),
+    ]
+
+
+def is_set(value: Mapping[str, Any]) -> bool:
+    """Tell whether somebody set a field: defaults only lengthen a table."""
+    return bool(value["origin"] != "default")
+
+
+def _shown(value: Mapping[str, Any]) -> str:
+    plain = value["value"]
+    return ",".join(plain) if isinstance(plain, list) else str(plain)
+
+
+def show_order(hooks: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    for hook, layers in hooks.items():
+        chain = " > ".join([*(layer["layer"] for layer in layers), "core"])
+        out().print(styled(hook, "bold").append(f": {chain}", style="not bold"), soft_wrap=True)
+        for layer in layers:
+            line = f"{layer['position']:3}  {layer['phase']:8} {layer['layer']}"
+            out().print(styled(line), soft_wrap=True)
+            for reason in layer["reasons"]:
+                out().print(styled(f"{'':14}{reason['text']}", "dim"), soft_wrap=True)

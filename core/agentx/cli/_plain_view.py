@@ -1,0 +1,87 @@
+"""A turn as plain text: the answer on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from .._agent import Agent
+from .._events import Event, ModelEnd, ModelRetrying, ModelStart, TextDeltaEvent
+from ._exits import Exit, exit_of_status
+from ._lines import Lines, ending
+from ._screen import err, note, one_line, safe, styled
+from ._turns import Cancelled, opened
+
+
+class PlainView:
+    """Prints pieces of text as they come, if wanted, and a line for each call of a tool."""
+
+    def __init__(self, *, streams: bool, tells: bool) -> None:
+        self._streams = streams
+        self._tells = tells
+        self._lines = Lines()
+        self._is_terminal = sys.stdout.isatty()
+        self._in_line = False
+        """Whether text has been printed whose line has not ended."""
+        self.printed = False
+        """Whether the last model call's text is out."""
+        self._asked_by: str | None = None
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, ModelStart):
+            self._asked_by = event.asked_by
+            self.printed = self.printed and event.asked_by is not None
+        elif isinstance(event, TextDeltaEvent):
+            if self._streams and self._asked_by is None:
+                self._print(event.text)
+        elif isinstance(event, ModelEnd):
+            self._asked_by = None
+            self._end_line()
+        elif isinstance(event, ModelRetrying) and self._in_line:
+            self._end_line()
+            note("(void: the model is asked again)", "dim")
+        line = self._lines.line(event)
+        if line is not None and self._tells:
+            self._end_line()
+            err().print(styled(one_line(line[0], err().width if err().is_terminal else 200), line[1]), soft_wrap=True)
+
+    def _print(self, text: str) -> None:
+        sys.stdout.write(safe(text) if self._is_terminal else text)
+        sys.stdout.flush()
+        self._in_line = not text.endswith("\n")
+        self.printed = True
+
+    def _end_line(self) -> None:
+        if self._in_line:
+            self._in_line = False
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+    def print_answer(self, text: str) -> None:
+        """Print the answer unless it has been streamed."""
+        if text and not self.printed:
+            self._print(text)
+        self._end_line()
+
+    def tick(self) -> None:
+        """Nothing moves in plain text."""
+
+    def close(self) -> None:
+        self._end_line()
+
+
+def run_plainly(agent: Agent[Any, Any], text: str, *, streams: bool, tells: bool, quiet: bool) -> int:
+    """Run one turn and return the exit code that says how it ended."""
+    view = PlainView(streams=streams, tells=tells)
+    try:
+        with opened(agent) as conversation:
+            result = conversation.turn(text, view)
+            view.print_answer(result.text)
+    except Cancelled:
+        if not quiet:
+            note("cancelled")
+        return Exit.CANCELLED
+    end = ending(result)
+    if end is not None and not quiet:
+        note(*end)
+    return exit_of_status(result.status)

@@ -1,0 +1,134 @@
+"""Turns that a terminal watches. The agent lives in a thread of its own, so that Ctrl-C stays with the terminal.
+
+Python raises `KeyboardInterrupt` in the main thread. Here that is the one that shows events, and never the one that
+runs the agent: a first Ctrl-C asks the turn to end, and whatever the agent does, a second one is heard.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from .._agent import Agent
+from .._errors import TurnAborted
+from .._events import Event
+from .._result import RunResult
+from .._session import Session
+from ._exits import Exit
+
+POLL = 0.2
+"""Seconds between two looks at the view: for its clock, and for systems where waiting cannot be interrupted."""
+
+
+class View(Protocol):
+    """What shows a turn."""
+
+    def show(self, event: Event) -> None: ...
+    def tick(self) -> None:
+        """Show that time passes."""
+
+    def close(self) -> None:
+        """Leave the terminal as it was."""
+
+
+class Cancelled(Exception):
+    """The user ended the turn."""
+
+
+class Conversation:
+    """One open session."""
+
+    def __init__(self, portal: BlockingPortal, agent: Agent[Any, Any], session: Session[Any]) -> None:
+        self.agent = agent
+        self.session = session
+        self._portal = portal
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function in the agent's thread."""
+        return self._portal.call(function, *args)
+
+    def turn(self, text: str, view: View) -> RunResult[Any]:
+        """Run one turn and show its events.
+
+        Raises:
+            Cancelled: by Ctrl-C; agent and session go on.
+        """
+        events: SimpleQueue[Event | None] = SimpleQueue()
+        future: Future[RunResult[Any]] = self._portal.start_task_soon(self._watch, text, events.put)
+        future.add_done_callback(lambda _: events.put(None))
+        interrupted = False
+        try:
+            while True:
+                try:
+                    if not _show_next(events, view):
+                        break
+                except KeyboardInterrupt:
+                    if interrupted:
+                        _leave_at_once(view)
+                    interrupted = True
+                    self._portal.start_task_soon(self._cancel, future)
+                except BaseException:  # nobody sees the rest: the pipe is closed, say
+                    future.cancel()
+                    raise
+        finally:
+            view.close()
+        return _result(future, interrupted)
+
+    async def _watch(self, text: str, put: Callable[[Event], None]) -> RunResult[Any]:
+        async with self.session.stream(text) as stream:
+            async for event in stream:
+                put(event)
+        return stream.result
+
+    async def _cancel(self, future: Future[Any]) -> None:
+        if not self.session.cancel():
+            future.cancel()
+
+
+def _show_next(events: SimpleQueue[Event | None], view: View) -> bool:
+    """Show the next event, or that there is none yet; `False` at the end."""
+    try:
+        event = events.get(timeout=POLL)
+    except Empty:
+        view.tick()
+        return True
+    if event is None:
+        return False
+    view.show(event)
+    return True
+
+
+def _result(future: Future[RunResult[Any]], interrupted: bool) -> RunResult[Any]:
+    try:
+        return future.result()
+    except CancelledError:
+        raise Cancelled from None
+    except TurnAborted as error:
+        if interrupted and error.result is not None and error.result.status == "cancelled":
+            raise Cancelled from error
+        raise
+
+
+def _leave_at_once(view: View) -> None:
+    """End the process although something in the turn does not end."""
+    view.close()
+    sys.stdout.flush()
+    sys.stderr.write("\nleft a turn that did not end\n")
+    sys.stderr.flush()
+    os._exit(Exit.CANCELLED)
+
+
+@contextmanager
+def opened(agent: Agent[Any, Any]) -> Iterator[Conversation]:
+    """Open an agent and a session of it, and close both."""
+    with start_blocking_portal() as portal, portal.wrap_async_context_manager(agent):
+        session = agent.session()
+        with portal.wrap_async_context_manager(session):
+            yield Conversation(portal, agent, session)

@@ -25,6 +25,7 @@ from agentx import (
     ModelTimeoutError,
     TextDelta,
     TextPart,
+    ToolCall,
     ToolResult,
 )
 from agentx_model_local import AutoModel, EngineError, GgufModel, NeedleModel, SmolLM2Model
@@ -414,20 +415,22 @@ def skip_value(source: BinaryIO, kind: int) -> None:
 
 
 async def test_a_gguf_file_with_a_tool_template_is_asked_through_it(with_tool_template: Path) -> None:
+    before: list[Message] = []
+    for city, degrees in (("Rome", "21 °C"), ("Lima", "18 °C"), ("Cairo", "30 °C")):
+        call = ToolCall(city, "weather", json.dumps({"city": city}))
+        before += [*ask(f"Weather in {city}?").messages, Message("assistant", (call,))]
+        result = ToolResult(city, "weather", (TextPart(degrees),))
+        before += [Message("tool", (result,)), Message("assistant", (TextPart(degrees),))]
     async with opened(GgufModel("local/tools", with_tool_template)) as model:
-        request = ask("Weather in Oslo?", tools=True, tool_choice="weather", max_tokens=60)
-        response = await model.respond(request, Heard())
-        ((name, arguments),) = calls(response)
-        assert name == "weather"
-        assert "city" in arguments
-        assert response.stop_reason == "tool_use"
+        response = await model.respond(ask("Weather in Oslo?", *before, tools=True, temperature=0.0), Heard())
+    assert calls(response) == [("weather", {"city": "Oslo"})]
+    assert response.stop_reason == "tool_use"
 
-        (call,) = response.tool_calls
-        result = ToolResult(call.id, call.name, (TextPart("-3 °C"),))
-        messages = [*request.messages, response.message, Message("tool", (result,))]
-        settings = ModelSettings(max_tokens=5, tool_choice="none")
-        answer = await model.respond(ModelRequest("m", messages, tools=TOOLS, settings=settings), Heard())
-    assert answer.text
+
+async def test_a_demanded_call_is_made_whatever_the_template(with_tool_template: Path) -> None:
+    async with opened(GgufModel("local/tools", with_tool_template)) as model:
+        response = await model.respond(ask("Weather in Oslo?", tools=True, tool_choice="weather"), Heard())
+    assert [name for name, _ in calls(response)] == ["weather"]
 
 
 # --- how good it is

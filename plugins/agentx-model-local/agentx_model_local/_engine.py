@@ -125,12 +125,16 @@ class _Process:
     async def start(cls, kind: str, options: Mapping[str, Any]) -> _Process:
         threads = str(options.get("threads", 1))
         log = tempfile.TemporaryFile()  # noqa: SIM115  # lives as long as the process; closed in `close`
-        process = await anyio.open_process(
-            [sys.executable, "-P", str(WORKER), kind, json.dumps(dict(options))],
-            stderr=log,
-            env={**os.environ, "RAYON_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
-            start_new_session=True,  # a Ctrl-C ends the turn, not the loaded model
-        )
+        try:
+            process = await anyio.open_process(
+                [sys.executable, "-P", str(WORKER), kind, json.dumps(dict(options))],
+                stderr=log,
+                env={**os.environ, "RAYON_NUM_THREADS": threads, "OMP_NUM_THREADS": threads},
+                start_new_session=True,  # a Ctrl-C ends the turn, not the loaded model
+            )
+        except OSError as error:
+            log.close()
+            raise EngineError(f"{sys.executable!r} cannot be started to run the model: {error}") from error
         assert process.stdout is not None
         started = cls(process, BufferedByteReceiveStream(process.stdout), log)
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 
-from agentx import BadResponseError, Emit, ModelRequest, ModelResponse, ToolSpec
+from agentx import Emit, ModelRequest, ModelResponse, ToolSpec
 
 from ._conversation import chat_of, tool_chat_of
 from ._engine import Engine
@@ -42,7 +42,7 @@ class GgufModel:
 
     async def _respond(self, request: ModelRequest, emit: Emit) -> ModelResponse:
         uses_tools = request.tools and request.settings.tool_choice != "none"
-        if uses_tools and self._read_header().takes_tools:
+        if uses_tools and not is_forced(request.settings) and self._read_header().takes_tools:
             answer = await self._with_template(request, emit)
         elif uses_tools:
             answer = await self._with_grammar(request, emit)
@@ -58,21 +58,22 @@ class GgufModel:
 
     async def _with_template(self, request: ModelRequest, emit: Emit) -> Answer:
         settings = request.settings
-        tools = offered(request)
         body = {
             "messages": tool_chat_of(request, request.instructions),
-            "tools": [{"type": "function", "function": _function(tool)} for tool in tools],
-            "tool_choice": "required" if is_forced(settings) else "auto",
+            "tools": [{"type": "function", "function": _function(tool)} for tool in request.tools],
+            "tool_choice": "auto",
             "parallel_tool_calls": settings.parallel_tool_calls is not False,
         }
         answer = await complete(self._engine, body | sampling(settings), stop=settings.stop, emit=emit)
-        names = {tool.name for tool in tools}
-        if is_forced(settings) and not any(call.name in names for call in answer.calls):
-            raise BadResponseError(f"{self.name} called no tool although tool_choice is {settings.tool_choice!r}")
+        if settings.parallel_tool_calls is False:
+            answer.calls = answer.calls[:1]
         return answer
 
     async def _with_grammar(self, request: ModelRequest, emit: Emit) -> Answer:
-        """Choose under a grammar (a call, or none), then write if it was none."""
+        """Choose under a grammar (a call, or none), then write if it was none.
+
+        A demanded call is made here too: llama.cpp's own `required` does not hold a model to it.
+        """
         chosen = await choose(self._engine, request, chat_of(request, instructions(offered(request))))
         if chosen.calls or chosen.finish == "length":
             return chosen

@@ -11,6 +11,7 @@ files: here neither can stop the agent.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import queue
@@ -58,8 +59,7 @@ class NeedleEngine:
     """Needle 3 through needle-rs. It cannot be interrupted: the parent ends the process instead."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        import needle_rs
-
+        needle_rs = importlib.import_module("needle_rs")
         self._engine = needle_rs.V3Engine.load(options["path"])
 
     def answer(self, request: dict[str, Any], say: Say, cancelled: threading.Event) -> dict[str, Any]:
@@ -81,8 +81,7 @@ class LlamaEngine:
     """Any GGUF file through llama.cpp's own server code, called in process."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        import xllamacpp
-
+        xllamacpp = importlib.import_module("xllamacpp")
         params = xllamacpp.CommonParams()
         params.model.path = options["path"]
         params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["threads"]

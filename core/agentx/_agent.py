@@ -104,6 +104,7 @@ class Agent(Generic[Deps, Out]):
         self._autoload = autoload
         self._config = config
         self._limits = dict(limits or {})
+        self._threads = ToolThreads()
         self._command_line = tuple(command_line)
         self._registry: Registry | None = None
         self._stacks: dict[Any, Stack] = {}
@@ -375,7 +376,7 @@ class _Opened:
             onions=agent._compiled(stack),
             store=agent.store,
             toolbox=toolbox,
-            threads=ToolThreads(),
+            threads=agent._threads,
             config=stack.settings,
             instructions=agent.instructions,
             instance_ids={id(instance): plugin_id for plugin_id, instance in stack.instances.items()},

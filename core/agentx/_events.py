@@ -20,6 +20,7 @@ import attrs
 
 from ._messages import (
     NO_USAGE,
+    Data,
     Delta,
     Message,
     ModelResponse,
@@ -31,8 +32,8 @@ from ._messages import (
 )
 
 
-@attrs.frozen
-class Event:
+@attrs.frozen(eq=False, repr=False)
+class Event(Data):
     """One thing that happened. `time` is seconds since the epoch; `path` is the way to a sub-agent's session."""
 
     kind: ClassVar[str] = ""
@@ -43,7 +44,7 @@ class Event:
     turn_id: str | None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SessionStart(Event):
     kind: ClassVar[str] = "session.start"
     agent: str
@@ -55,7 +56,7 @@ class SessionStart(Event):
     """The history the application gave."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SessionEnd(Event):
     """Not stored: a session can always be opened again."""
 
@@ -63,7 +64,7 @@ class SessionEnd(Event):
     stored: ClassVar[bool] = False
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TurnStart(Event):
     kind: ClassVar[str] = "turn.start"
     turn_index: int
@@ -71,13 +72,13 @@ class TurnStart(Event):
     metadata: Mapping[str, Any] | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class UserInput(Event):
     kind: ClassVar[str] = "user.input"
     message: Message
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ModelStart(Event):
     kind: ClassVar[str] = "model.start"
     model: str
@@ -86,7 +87,7 @@ class ModelStart(Event):
     """The plugin whose own call this is (`call_model`); its text is not shown to the user."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ModelAttempt(Event):
     """One dispatch to a provider, successful or not."""
 
@@ -99,7 +100,7 @@ class ModelAttempt(Event):
     asked_by: str | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ModelRetrying(Event):
     """The call is tried again; text of this call that was already shown is void."""
 
@@ -111,7 +112,7 @@ class ModelRetrying(Event):
     delay: float = 0.0
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ModelEnd(Event):
     kind: ClassVar[str] = "model.end"
     call_index: int
@@ -121,7 +122,7 @@ class ModelEnd(Event):
     asked_by: str | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class DeltaEvent(Event):
     """A piece of what the model is saying."""
 
@@ -131,24 +132,24 @@ class DeltaEvent(Event):
     text: str
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TextDeltaEvent(DeltaEvent):
     kind: ClassVar[str] = "text.delta"
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ThinkingDeltaEvent(DeltaEvent):
     kind: ClassVar[str] = "thinking.delta"
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ToolArgsDeltaEvent(DeltaEvent):
     kind: ClassVar[str] = "tool.args.delta"
     call_id: str = ""
     tool: str = ""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ToolCallEvent(Event):
     """What the model asked for."""
 
@@ -159,7 +160,7 @@ class ToolCallEvent(Event):
     """JSON text as the model wrote it, cut at 1,000 characters where it is no JSON object."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ToolStart(Event):
     """What will run. Committed before the effect."""
 
@@ -169,7 +170,7 @@ class ToolStart(Event):
     args: Mapping[str, Any]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ToolProgress(Event):
     kind: ClassVar[str] = "tool.progress"
     stored: ClassVar[bool] = False
@@ -180,7 +181,7 @@ class ToolProgress(Event):
     total: float | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ToolResultEvent(Event):
     kind: ClassVar[str] = "tool.result"
     result: ToolResult
@@ -188,7 +189,7 @@ class ToolResultEvent(Event):
     """The plugin that denied, skipped or aborted the call."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ApprovalRequested(Event):
     kind: ClassVar[str] = "approval.requested"
     call_id: str
@@ -199,7 +200,7 @@ class ApprovalRequested(Event):
     expires: float | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ApprovalDecided(Event):
     kind: ClassVar[str] = "approval.decided"
     call_id: str
@@ -209,7 +210,7 @@ class ApprovalDecided(Event):
     args: Mapping[str, Any] | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class HistoryReplaced(Event):
     """The history from here on; the log keeps the originals."""
 
@@ -218,7 +219,7 @@ class HistoryReplaced(Event):
     messages: tuple[Message, ...]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class StateUpdated(Event):
     """The resulting values of the fields that changed, so that replay needs no plugin."""
 
@@ -227,7 +228,7 @@ class StateUpdated(Event):
     values: Mapping[str, Any]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ToolsChanged(Event):
     kind: ClassVar[str] = "tools.changed"
     by: str
@@ -235,7 +236,7 @@ class ToolsChanged(Event):
     removed: tuple[str, ...] = ()
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class PromptPrefixChanged(Event):
     """The part of the prompt that a provider caches changed, and who changed it."""
 
@@ -245,7 +246,7 @@ class PromptPrefixChanged(Event):
     what: str
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class LimitWarning(Event):
     kind: ClassVar[str] = "limit.warning"
     key: str
@@ -255,13 +256,13 @@ class LimitWarning(Event):
     by: str
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SteerInput(Event):
     kind: ClassVar[str] = "steer.input"
     message: Message
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ErrorEvent(Event):
     """Something failed; `where` is a hook, a tool or a listener."""
 
@@ -272,7 +273,7 @@ class ErrorEvent(Event):
     by: str | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TurnEnd(Event):
     kind: ClassVar[str] = "turn.end"
     status: str
@@ -283,7 +284,7 @@ class TurnEnd(Event):
     """US dollars as a decimal number; `None` where some price is unknown."""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class PluginEvent(Event):
     """A plugin's own event, of kind `plugin.<id>.<name>`. `data` is JSON."""
 
@@ -293,7 +294,7 @@ class PluginEvent(Event):
     data: Mapping[str, Any]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class UnknownEvent(Event):
     """An event of a kind this version does not know; kept as it came."""
 
@@ -302,7 +303,7 @@ class UnknownEvent(Event):
     data: Mapping[str, Any]
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class SubAgentEvent(Event):
     """An event of a sub-agent's session, seen from its parent. `path` are the call ids that lead to it."""
 

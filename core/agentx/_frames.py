@@ -6,7 +6,7 @@ A frame is the state; a context (`_context.py`) is one layer's view of a frame.
 from __future__ import annotations
 
 import itertools
-import secrets
+import os
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -113,7 +113,7 @@ class Toolbox:
         return [name for name, tool in self.tools().items() if tool.deferred and name not in self.loaded]
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Stop:
     """That the turn shall end, how, and who said so."""
 
@@ -152,7 +152,7 @@ class _Level:
         self.services[key] = value
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class AgentFrame(_Level):
     """An agent that is open in one event loop, with one combination of plugins."""
 
@@ -196,7 +196,7 @@ class AgentFrame(_Level):
     tasks: set[Any] | None = None
     failures: dict[str, int] = attrs.Factory(dict)
     """How often a plugin's own failure was logged and did no harm."""
-    turn_ids: Iterator[str] = attrs.Factory(lambda: _ids(secrets.token_hex(5)))
+    turn_ids: Iterator[str] = attrs.Factory(lambda: _ids(os.urandom(5).hex()))
     _prompt: tuple[int, str] | None = None
 
     def service(self, key: Any) -> Any:
@@ -243,7 +243,7 @@ class AgentFrame(_Level):
             raise SessionClosedError(f"agent {self.name!r} failed: {self.failure}") from self.failure
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class SessionFrame(_Level):
     """A session that is open in this process."""
 
@@ -402,7 +402,7 @@ class SessionFrame(_Level):
             raise SessionClosedError(f"session {self.id!r} failed: {self.failure}") from self.failure
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class TurnFrame(_Level):
     """One turn."""
 
@@ -553,7 +553,7 @@ class TurnFrame(_Level):
             self.stop = Stop("limit", reason, by)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ModelFrame:
     """One model call. Everything a layer may change is an immutable value, so a fork is one copy."""
 
@@ -597,7 +597,7 @@ class ModelFrame:
         return self.turn.service(key)
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class ToolFrame:
     """One tool call."""
 

@@ -147,7 +147,7 @@ async def check_swallowed(scope: Any) -> None:
     await trio.lowlevel.checkpoint_if_cancelled()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Host:
     """One task in which an onion of lifetimes is open."""
 
@@ -228,7 +228,7 @@ class Host:
         self._closed.set()
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Background:
     """Supervised work of a plugin."""
 

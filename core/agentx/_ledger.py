@@ -85,7 +85,7 @@ class Limit:
     on_limit: Literal["stop", "answer"] = "stop"
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Account:
     """What is used and reserved under one limit. An account whose amounts were partly unknown is not `exact`."""
 
@@ -100,7 +100,7 @@ AccountKey = tuple[str, str, str, str]
 Accounts = MutableMapping[AccountKey, Account]
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Line:
     """A limit in force, who registered it, and its account."""
 
@@ -111,7 +111,7 @@ class Line:
     """`False`: it belongs to the turn that called this sub-agent."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Hold:
     """An amount reserved for one dispatch."""
 
@@ -119,7 +119,7 @@ class Hold:
     amount: Amount
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Refusal:
     line: Line
     reason: str

@@ -27,20 +27,42 @@ STOP_REASONS = frozenset(
 )
 
 
-@attrs.frozen
-class Part:
+class Data:
+    """Compares, hashes and shows frozen data by its fields.
+
+    attrs would generate these methods for each of some forty classes, and importing agentx would take half as long again.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and self._values() == other._values()  # type: ignore[attr-defined]
+
+    def __hash__(self) -> int:
+        return hash((type(self), *self._values()))
+
+    def __repr__(self) -> str:
+        fields = [field for field in attrs.fields(type(self)) if field.repr]  # type: ignore[misc]  # an attrs class
+        return f"{type(self).__name__}({', '.join([f'{f.name}={getattr(self, f.name)!r}' for f in fields])})"
+
+    def _values(self) -> tuple[Any, ...]:
+        return tuple([getattr(self, field.name) for field in attrs.fields(type(self))])  # type: ignore[misc]
+
+
+@attrs.frozen(eq=False, repr=False)
+class Part(Data):
     """One piece of a message. `kind` tells the pieces apart in JSON."""
 
     kind: ClassVar[str] = ""
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class TextPart(Part):
     kind: ClassVar[str] = "text"
     text: str
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ThinkingPart(Part):
     """A model's reasoning. `signature` and `data` are the provider's and are sent back byte for byte."""
 
@@ -50,7 +72,7 @@ class ThinkingPart(Part):
     data: Mapping[str, Any] | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ToolCall(Part):
     """What the model asked for. `arguments` is JSON text; once in a history it is always an object."""
 
@@ -61,7 +83,7 @@ class ToolCall(Part):
     data: Mapping[str, Any] | None = None
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class ToolResult(Part):
     """The one result of a call. `status` is `ok` or says why there is no real result."""
 
@@ -80,7 +102,7 @@ class ToolResult(Part):
         return self.status != "ok"
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class FilePart(Part):
     """A file given by its bytes, by URL or by the provider's id: exactly one of the three."""
 
@@ -97,7 +119,7 @@ class FilePart(Part):
             raise ValueError("a file part takes exactly one of data, url and file_id")
 
 
-@attrs.frozen
+@attrs.frozen(eq=False, repr=False)
 class OpaquePart(Part):
     """An item of one provider that agentx does not read; kept as it came and sent back to that provider only."""
 
@@ -111,8 +133,8 @@ PARTS: Mapping[str, type[Part]] = {
 }
 
 
-@attrs.frozen
-class Message:
+@attrs.frozen(eq=False, repr=False)
+class Message(Data):
     role: Role
     parts: tuple[Part, ...]
 
@@ -186,8 +208,8 @@ class Messages(Sequence[Message]):
         return f"Messages({list(self)!r})"
 
 
-@attrs.frozen
-class Usage:
+@attrs.frozen(eq=False, repr=False)
+class Usage(Data):
     """Tokens of one or more model calls. The buckets do not overlap, whatever a provider's own convention.
 
     `input_tokens` were neither read from nor written to a cache. `reasoning_tokens` is the one exception:
@@ -222,8 +244,8 @@ class Usage:
 NO_USAGE = Usage(requests=0)
 
 
-@attrs.frozen
-class ToolSpec:
+@attrs.frozen(eq=False, repr=False)
+class ToolSpec(Data):
     """A tool as a model sees it. `schema` is a JSON Schema of an object."""
 
     name: str
@@ -231,8 +253,8 @@ class ToolSpec:
     schema: Mapping[str, Any]
 
 
-@attrs.frozen
-class ModelSettings:
+@attrs.frozen(eq=False, repr=False)
+class ModelSettings(Data):
     """How to sample. `None` is the provider's own default; what a provider cannot do is an error, not silence."""
 
     max_tokens: int | None = None
@@ -263,8 +285,8 @@ _SETTING_NAMES = tuple(field.name for field in attrs.fields(ModelSettings))
 NO_SETTINGS = ModelSettings()
 
 
-@attrs.frozen
-class ModelRequest:
+@attrs.frozen(eq=False, repr=False)
+class ModelRequest(Data):
     """What goes on the wire for one model call: history, instructions and the layers' additions, kept apart.
 
     `context` is what layers added for this call only; it goes to the tail, behind the history, so that a provider's
@@ -287,8 +309,8 @@ class ModelRequest:
         return Messages(self.messages, len(self.messages), (tail,))
 
 
-@attrs.frozen
-class ModelResponse:
+@attrs.frozen(eq=False, repr=False)
+class ModelResponse(Data):
     """The whole answer of a model call. `usage` is `None` when the provider did not say.
 
     `model` is the model that answered. `raw_stop_reason` keeps what the provider called it.
@@ -316,22 +338,22 @@ class ModelResponse:
         return Message("assistant", self.parts)
 
 
-@attrs.frozen
-class TextDelta:
+@attrs.frozen(eq=False, repr=False)
+class TextDelta(Data):
     """A piece of text; `index` is the place of its text among the text parts of the response."""
 
     text: str
     index: int = 0
 
 
-@attrs.frozen
-class ThinkingDelta:
+@attrs.frozen(eq=False, repr=False)
+class ThinkingDelta(Data):
     text: str
     index: int = 0
 
 
-@attrs.frozen
-class ToolArgsDelta:
+@attrs.frozen(eq=False, repr=False)
+class ToolArgsDelta(Data):
     """A piece of the JSON text of a call's arguments. `name` comes with the first piece."""
 
     text: str

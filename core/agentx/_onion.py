@@ -48,7 +48,7 @@ _TIMED = frozenset(
 """Names by which code limits the time of what it awaits, or moves it into another task."""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, repr=False)
 class Onions:
     """The compiled onions of one combination of plugins."""
 

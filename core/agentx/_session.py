@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import secrets
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
@@ -384,7 +384,7 @@ class Session(Generic[Out]):
         ephemeral: bool = False,
     ) -> None:
         self._agent = agent
-        self._id = session_id or secrets.token_hex(8)
+        self._id = session_id or os.urandom(8).hex()
         self._user = user
         self._deps = deps
         self._seed = history

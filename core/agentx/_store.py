@@ -106,7 +106,7 @@ class MemoryStore:
         """Do nothing: the sessions stay for as long as the store is referred to."""
 
 
-@attrs.define(eq=False)
+@attrs.define(eq=False, repr=False)
 class Replay:
     """What a session is after some of its events: the log alone says it."""
 

@@ -10,8 +10,9 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
+from types import TracebackType
 from typing import Any, Protocol
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -43,12 +44,28 @@ class Cancelled(Exception):
 
 
 class Conversation:
-    """One open session."""
+    """An open agent and one open session of it at a time."""
 
-    def __init__(self, portal: BlockingPortal, agent: Agent[Any, Any], session: Session[Any]) -> None:
+    def __init__(self, portal: BlockingPortal, agent: Agent[Any, Any]) -> None:
         self.agent = agent
-        self.session = session
         self._portal = portal
+        self._sessions = ExitStack()
+        self.session: Session[Any] = agent.session()
+
+    def __enter__(self) -> Conversation:
+        self._sessions.enter_context(self._portal.wrap_async_context_manager(self.session))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return self._sessions.__exit__(kind, error, traceback)
+
+    def renew(self) -> None:
+        """Close the session and open a new one."""
+        self._sessions.close()
+        self.session = self.agent.session()
+        self.__enter__()
 
     def call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call a function in the agent's thread."""
@@ -129,6 +146,5 @@ def _leave_at_once(view: View) -> None:
 def opened(agent: Agent[Any, Any]) -> Iterator[Conversation]:
     """Open an agent and a session of it, and close both."""
     with start_blocking_portal() as portal, portal.wrap_async_context_manager(agent):
-        session = agent.session()
-        with portal.wrap_async_context_manager(session):
-            yield Conversation(portal, agent, session)
+        with Conversation(portal, agent) as conversation:
+            yield conversation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -124,9 +125,7 @@ class FakeModel:
 
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelResponse:
         """Answer a request; a `Model`."""
-        if not isinstance(request.messages, Messages):
-            request = attrs.evolve(request, messages=Messages(tuple(request.messages)))
-        self.requests.append(request)
+        self.requests.append(_as_sent(request))
         if self._check:
             _refuse_invalid(request)
         await anyio.sleep(self._delay)
@@ -296,6 +295,16 @@ def _as_items(answer: Any) -> Sequence[Item]:
 
 def as_error(answer: BaseException | type[BaseException]) -> BaseException:
     return answer("raised by the test") if isinstance(answer, type) else answer
+
+
+def _as_sent(request: ModelRequest) -> ModelRequest:
+    """Return a request that does not change if somebody changes a list or dict that is in it."""
+    if not isinstance(request.messages, Messages):
+        request = attrs.evolve(request, messages=Messages(tuple(request.messages)))
+    if request.settings.extra:
+        settings = attrs.evolve(request.settings, extra=copy.deepcopy(dict(request.settings.extra)))
+        request = attrs.evolve(request, settings=settings)
+    return request
 
 
 def _refuse_invalid(request: ModelRequest) -> None:

@@ -126,9 +126,10 @@ class Run:
     @property
     def blames(self) -> HookError | None:
         """The error by which the core says that a watched plugin broke the contract."""
-        if isinstance(self.error, HookError) and self.error.plugin in self.watch.plugins:
-            return self.error
-        return None
+        error = self.error
+        while isinstance(error, ExceptionGroup):
+            error = error.exceptions[0]
+        return error if isinstance(error, HookError) and error.plugin in self.watch.plugins else None
 
 
 def plugin_ids(plugin: Any) -> set[str]:

@@ -1,0 +1,78 @@
+"""A turn of a chat on a terminal: Markdown that grows, a line for each tool call, and what is going on below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from rich.console import Console
+
+from .._events import Event, ModelEnd, ModelRetrying, ModelStart, TextDeltaEvent, ThinkingDeltaEvent, ToolProgress
+from ._lines import Lines
+from ._markdown import MarkdownStream
+from ._prompt import without_echo
+from ._screen import one_line, styled
+
+
+class ChatView:
+    """Shows one turn."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._stream = MarkdownStream(console)
+        self._lines = Lines()
+        self._doing = "waiting for the model"
+        self._asked_by: str | None = None
+        self._silence: AbstractContextManager[None] = without_echo()
+        self._silence.__enter__()
+        self._is_open = True
+        self._stream.label(self._doing)
+
+    def show(self, event: Event) -> None:
+        if isinstance(event, ModelStart):
+            self._asked_by = event.asked_by
+            self._say(f"{event.asked_by} asks a model" if event.asked_by else "waiting for the model")
+        elif isinstance(event, TextDeltaEvent):
+            if self._asked_by is None:
+                self._doing = ""
+                self._stream.feed(event.text)
+        elif isinstance(event, ThinkingDeltaEvent):
+            self._say("the model is thinking")
+        elif isinstance(event, ModelEnd):
+            self._asked_by = None
+        elif isinstance(event, ToolProgress):
+            self._say(f"{event.tool}: {event.message}")
+        if isinstance(event, ModelRetrying):
+            self._print("(the text of this answer so far is void)", "dim")
+        line = self._lines.line(event)
+        if line is not None:
+            self._print(*line)
+        if self._lines.running:
+            self._say(", ".join(self._lines.running))
+
+    def _say(self, what: str) -> None:
+        if what != self._doing:
+            self._doing = what
+            self._stream.label(one_line(what, max(self._console.width - 4, 10)))
+
+    def _print(self, text: str, style: str) -> None:
+        self._stream.print(styled(one_line(text, self._console.width), style))
+
+    def tick(self) -> None:
+        self._stream.draw()
+
+    def close(self) -> None:
+        if self._is_open:
+            self._is_open = False
+            self._stream.close()
+            self._silence.__exit__(None, None, None)
+
+
+@contextmanager
+def showing(console: Console) -> Iterator[ChatView]:
+    """Show a turn, and leave the terminal as it was."""
+    view = ChatView(console)
+    try:
+        yield view
+    finally:
+        view.close()

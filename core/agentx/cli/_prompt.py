@@ -1,0 +1,165 @@
+"""Read what a person types: history, several lines, completion; with the readline that comes with Python.
+
+readline (GNU or libedit) is enough: it edits, recalls and completes, knows pasted text from typed text, and leaves
+Ctrl-C to Python. Where Python has none, as on Windows, the terminal's own line editing does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+QUOTE = '"""'
+KEPT = 1_000
+"""Entries of the history that are remembered."""
+
+
+class Prompt:
+    """Reads one message after the other from standard input."""
+
+    def __init__(self, history: Path | None, completions: Sequence[str]) -> None:
+        self._history = history
+        self._is_terminal = sys.stdin.isatty()
+        self._readline = _readline() if self._is_terminal and sys.stdout.isatty() else None
+        if self._readline is not None:
+            _set_up(self._readline, completions)
+            for entry in _entries(history):
+                self._readline.add_history(entry)
+
+    def read(self) -> str | None:
+        """Return the next message, which may have several lines; `None` at the end of the input.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C; what was typed is dropped.
+        """
+        line = self._line("> ")
+        if line is None:
+            return None
+        if line.lstrip().startswith(QUOTE):
+            line = self._quoted(line.lstrip()[len(QUOTE) :])
+        while line.endswith("\\"):
+            more = self._line("… ")
+            line = line[:-1] + "\n" + (more or "")
+            if more is None:
+                break
+        text = line.strip()
+        if text:
+            self._remember(text)
+        return text
+
+    def _quoted(self, first: str) -> str:
+        """Read on to the closing quotes."""
+        lines = [first]
+        while QUOTE not in lines[-1]:
+            line = self._line("… ")
+            if line is None:
+                break
+            lines.append(line)
+        return "\n".join(lines).replace(QUOTE, "")
+
+    def _line(self, prompt: str) -> str | None:
+        if self._is_terminal:
+            try:
+                return input(prompt)
+            except EOFError:
+                return None
+        line = sys.stdin.buffer.readline().decode("utf-8", "replace")
+        return line.rstrip("\r\n") if line else None
+
+    def _remember(self, text: str) -> None:
+        if self._readline is None:
+            return
+        self._readline.add_history(text)
+        if self._history is None:
+            return
+        try:
+            self._history.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(self._history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            with os.fdopen(handle, "a", encoding="utf-8") as file:
+                file.write(json.dumps(text) + "\n")
+        except OSError:  # a chat without a home folder is still a chat
+            self._history = None
+
+    @property
+    def typed(self) -> str:
+        """What is in the line being edited."""
+        return str(self._readline.get_line_buffer()) if self._readline is not None else ""
+
+
+def _readline() -> Any:
+    try:
+        import readline
+    except ImportError:
+        return None
+    return readline
+
+
+def _set_up(readline: Any, completions: Sequence[str]) -> None:
+    readline.set_auto_history(False)  # a message of several lines is one entry
+    readline.set_completer(lambda text, state: _nth([one for one in completions if one.startswith(text)], state))
+    readline.set_completer_delims(" \n")
+    if "libedit" in (readline.__doc__ or ""):
+        readline.parse_and_bind("bind ^I rl_complete")
+        return
+    readline.parse_and_bind("tab: complete")
+    readline.parse_and_bind("set enable-bracketed-paste on")
+    readline.parse_and_bind(r'"\e\C-m": "\C-v\C-j"')  # Alt-Enter puts a line break into the message
+
+
+def _nth(found: Sequence[str], index: int) -> str | None:
+    return found[index] if index < len(found) else None
+
+
+def _entries(history: Path | None) -> Sequence[str]:
+    if history is None or not history.is_file():
+        return []
+    entries = []
+    for line in history.read_text(encoding="utf-8", errors="replace").splitlines()[-KEPT:]:
+        try:
+            entries.append(str(json.loads(line)))
+        except ValueError:  # a torn line
+            continue
+    return entries
+
+
+def history_file() -> Path | None:
+    """Return where messages are remembered: AGENTX_CHAT_HISTORY, else a file of the user's; nowhere if it is empty."""
+    given = os.environ.get("AGENTX_CHAT_HISTORY")
+    if given is not None:
+        return Path(given).expanduser() if given else None
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("agentx")) / "chat-history.jsonl"
+
+
+@contextmanager
+def without_echo() -> Iterator[None]:
+    """Let what is typed while a turn runs not appear in the middle of the answer; it is read afterwards."""
+    try:
+        import termios
+
+        keys = sys.stdin.fileno()
+        before = termios.tcgetattr(keys)
+    except (ImportError, OSError, ValueError, *_termios_error()):
+        yield
+        return
+    silent = list(before)
+    silent[3] &= ~termios.ECHO
+    termios.tcsetattr(keys, termios.TCSADRAIN, silent)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(keys, termios.TCSADRAIN, before)
+
+
+def _termios_error() -> tuple[type[Exception], ...]:
+    try:
+        import termios
+    except ImportError:
+        return ()
+    return (termios.error,)

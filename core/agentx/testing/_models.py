@@ -95,7 +95,7 @@ def _part_tokens(part: Part) -> int:
 
 
 class FakeModel:
-    """What the models of a test have in common: they keep requests, refuse invalid ones, stream and count.
+    """What the models of a test have in common: they keep requests and responses, refuse what is invalid, stream, count.
 
     Subclasses say what is answered, in `reply`.
     """
@@ -113,6 +113,7 @@ class FakeModel:
             raise ValueError(f"usage is 'count', a Usage or None, not {usage!r}")
         self.name = name
         self.requests: list[ModelRequest] = []
+        self.responses: list[ModelResponse] = []
         self.closed = False
         self._delay = delay
         self._delta_size = delta_size
@@ -137,6 +138,7 @@ class FakeModel:
             response = self._numbered(answer)
         else:
             response, texts = self._response(_as_items(answer), request)
+        self.responses.append(response)
         for delta in deltas_of(response, self._delta_size, texts):
             await emit(delta)
         return response

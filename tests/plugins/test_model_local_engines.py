@@ -197,22 +197,27 @@ async def test_a_time_limit_is_an_error_of_its_own() -> None:
 # --- processes
 
 
-async def test_cancelling_stops_the_text_and_the_next_request_works() -> None:
+async def cancelled_after_three_pieces(model: Any) -> Heard:
+    """Ask for a long text and cancel it when it has begun; return what was heard."""
     heard = Heard()
+    with anyio.CancelScope() as scope:
 
+        async def stop_after_three(delta: object) -> None:
+            await heard(delta)
+            if len(heard) == 3:
+                scope.cancel()
+                await anyio.lowlevel.checkpoint()
+
+        await model.respond(ask("Tell a long story.", max_tokens=1_500), stop_after_three)
+    assert scope.cancelled_caught
+    return heard
+
+
+async def test_cancelling_stops_the_text_and_the_next_request_works() -> None:
     async with opened(SmolLM2Model()) as model:
-        with anyio.CancelScope() as scope:
-
-            async def stop_after_three(delta: object) -> None:
-                await heard(delta)
-                if len(heard) == 3:
-                    scope.cancel()
-                    await anyio.lowlevel.checkpoint()
-
-            await model.respond(ask("Tell a long story.", max_tokens=1_500), stop_after_three)
-        assert scope.cancelled_caught
-        assert len(heard) == 3
+        heard = await cancelled_after_three_pieces(model)
         response = await model.respond(ask("Hello!", max_tokens=3), Heard())
+    assert len(heard) == 3
     assert response.parts[0].text
 
 
@@ -221,9 +226,7 @@ async def test_a_cancelled_text_ends_in_the_loaded_model_itself() -> None:
     async with opened(SmolLM2Model()) as model:
         await model.respond(ask("Hello!", max_tokens=1), Heard())
         before = processes()
-        with anyio.move_on_after(0.5) as scope:
-            await model.respond(ask("Tell a long story.", max_tokens=1_500), Heard())
-        assert scope.cancelled_caught
+        await cancelled_after_three_pieces(model)
         assert processes() == before
         (pid,) = before
         assert not await is_working(pid)
@@ -244,7 +247,7 @@ def used_ticks(pid: int) -> int:
 @needs_proc
 async def test_cancelling_needle_ends_its_process_and_the_next_request_works() -> None:
     async with opened(NeedleModel()) as model:
-        with anyio.move_on_after(1) as scope:
+        with anyio.move_on_after(0.6) as scope:
             await model.respond(ask("Is it raining in Seattle right now?", tools=True), Heard())
         assert scope.cancelled_caught
         assert not processes()

@@ -20,6 +20,9 @@ _CHOOSE = (
     "something to write. Answer as JSON. Tools:\n{tools}"
 )
 
+MAX_CHOICE = 256
+"""Tokens of a choice, whatever the limit on the text; a longer one has gone astray."""
+
 
 def instructions(tools: tuple[ToolSpec, ...]) -> str:
     return _CHOOSE.format(tools="\n".join([json.dumps(shown_tool(tool), ensure_ascii=False) for tool in tools]))
@@ -32,6 +35,7 @@ async def choose(engine: Engine, request: ModelRequest, chat: Chat) -> Answer:
         "messages": chat,
         **sampling(request.settings),
         "temperature": 0,
+        "max_tokens": MAX_CHOICE,
         "response_format": {"type": "json_schema", "json_schema": {"schema": schema}},
     }
     answer = await complete(engine, body)

@@ -119,9 +119,9 @@ def forced_but_none(name: str, request: ModelRequest, reason: str) -> BadRespons
 
 
 def _question(asked: Asked, settings: ModelSettings) -> dict[str, Any]:
-    sampling = {"max_new_tokens": settings.max_tokens or MAX_CALL_TOKENS}
+    sampling: dict[str, Any] = {"max_new_tokens": settings.max_tokens or MAX_CALL_TOKENS}
     if settings.temperature is not None:
-        sampling |= {"temperature": settings.temperature, "seed": settings.seed or 0}  # type: ignore[dict-item]
+        sampling |= {"temperature": settings.temperature, "seed": settings.seed or 0}
     return {"op": "generate", "query": asked.query, "tools": asked.tools_json, "sampling": sampling}
 
 

@@ -479,7 +479,7 @@ class TurnContext(SessionContext):
         if isinstance(self._frame, TurnFrame):
             toolbox = self._session.toolbox
             names = [item.name for item in add]
-            self._turn.undo.append(lambda: [toolbox.remove(n) for n in names if n in toolbox.owned_by(owner)])
+            self._turn.at_end(lambda: [toolbox.remove(n) for n in names if n in toolbox.owned_by(owner)])
 
     def add_instructions(self, text: str) -> None:
         """Add a section to the instructions at this level; sections stand in the order of their plugins' ids."""
@@ -492,7 +492,7 @@ class TurnContext(SessionContext):
                 session.refresh_prompt()
 
             session.sections = [*(session.sections or ())[:-1], section]
-            self._turn.undo.append(undo)
+            self._turn.at_end(undo)
 
 
 class ModelContext(TurnContext):

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
+from time import time as now
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -316,14 +316,14 @@ class SessionFrame(_Level):
 
     def record(self, cls: type[Event], *fields: Any) -> Event:
         """Note that something happened. It is stored, if its kind is, and goes out at the next `deliver`."""
-        stored = cls.stored
-        if stored:
+        if cls.stored:
             self.seq += 1
         turn = self.turn
-        event = cls(self.seq, time.time(), None if turn is None else turn.turn_id, *fields)
-        for change in self.filters:
-            event = change(event)
-        if stored:
+        event = cls(self.seq, now(), None if turn is None else turn.turn_id, *fields)
+        if self.filters:
+            for change in self.filters:
+                event = change(event)
+        if cls.stored:
             self.log.add(event)
         if self.listeners is not None:
             self.outbox.append(event)  # type: ignore[union-attr]  # made with the first listener
@@ -432,8 +432,8 @@ class TurnFrame(_Level):
     outcome: Stop | None = None
     sink: Sink | None = None
     scope: Any = None
-    open_calls: dict[str, ToolCall] = attrs.Factory(dict)
-    results: dict[str, Any] = attrs.Factory(dict)
+    results: dict[str, Any] | None = None
+    """The results of the calls of the running step."""
     offered: frozenset[str] | None = None
     """The tools of the last model call, where layers hid some."""
     chain: tuple[str, ...] = ()
@@ -441,8 +441,9 @@ class TurnFrame(_Level):
     """The limit that refused a dispatch."""
     answering: bool = False
     blame: tuple[BaseException, Layer] | None = None
-    accounts: dict[int, Account] = attrs.Factory(dict)
-    undo: list[Callable[[], Any]] = attrs.Factory(list)
+    accounts: dict[int, Account] | None = None
+    undo: list[Callable[[], Any]] | None = None
+    """What vanishes with the turn."""
     batch: dict[tuple[str, str], str] | None = None
     """Which call updated a replaced field, while calls overlap."""
     _lines: tuple[int, tuple[Line, ...], tuple[Line, ...]] | None = None
@@ -509,10 +510,15 @@ class TurnFrame(_Level):
     def _line(self, limit: Limit, owner: str) -> Line:
         if limit.scope != "turn":
             return self.session.line(limit, owner)
+        if self.accounts is None:
+            self.accounts = {}
         account = self.accounts.get(id(limit))
         if account is None:
             account = self.accounts[id(limit)] = Account()
         return Line(limit, owner, account)
+
+    def at_end(self, undo: Callable[[], Any]) -> None:
+        self.undo = [*(self.undo or ()), undo]
 
     def book(self, usage: Any) -> None:
         """Add a model call's usage to the turn, and to those of the agents that called this one."""

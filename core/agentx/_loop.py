@@ -94,7 +94,7 @@ async def step(turn: TurnFrame) -> Stop | None:
     if turn.calls >= BACKSTOP:
         return Stop("limit", f"{BACKSTOP} model calls in one turn", "core")
     try:
-        response, parsed = await call_model(turn)
+        response, message, parsed = await call_model(turn)
         if parsed and response.stop_reason in _RUNS_TOOLS:
             await run_tools(turn, response, parsed)
             return None
@@ -106,7 +106,7 @@ async def step(turn: TurnFrame) -> Stop | None:
         skip_calls(turn, response, "the response was cut before it was whole")
     if response.stop_reason == "pause_turn":
         return None
-    turn.output = response.message
+    turn.output = message
     return conclude(turn, response)
 
 
@@ -154,7 +154,7 @@ async def stopped(turn: TurnFrame) -> Stop:
         return stop
     turn.answering, turn.stop = True, None
     try:
-        response, parsed = await call_model(turn, tools=())
+        response, message, parsed = await call_model(turn, tools=())
     except StopSignal as signal:
         if turn.signal is signal:
             turn.signal = None
@@ -162,7 +162,7 @@ async def stopped(turn: TurnFrame) -> Stop:
         return stop
     if parsed:
         skip_calls(turn, response, "no tools may run at the limit")
-    turn.output, turn.stop = response.message, stop
+    turn.output, turn.stop = message, stop
     return stop
 
 
@@ -172,7 +172,9 @@ Parsed = list[tuple[ToolCall, dict[str, Any] | None, str]]
 """Each call with its arguments as an object, or with what is wrong with them."""
 
 
-async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -> tuple[ModelResponse, Parsed]:
+async def call_model(
+    turn: TurnFrame, *, tools: tuple[Any, ...] | None = None
+) -> tuple[ModelResponse, Message, Parsed]:
     """Make one model call of the turn, through the model onion, and commit the response."""
     session, agent, index = turn.session, turn.agent, turn.calls
     turn.calls += 1
@@ -196,12 +198,13 @@ async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -
     response, parsed = whole(response, agent, index)
     event = session.record(ModelEnd, index, response)
     response = event.response  # type: ignore[attr-defined]  # as it was stored
+    message = response.message
     if response.parts:
-        session.history.append(response.message)
+        session.history.append(message)
     sent = frame.sent[-1].tools if frame.sent else frame.request.tools
     turn.offered = None if sent is request.tools else frozenset([spec.name for spec in sent])
     await session.commit()
-    return response, parsed
+    return response, message, parsed
 
 
 def whole(response: ModelResponse, agent: Any, index: int) -> tuple[ModelResponse, Parsed]:
@@ -547,7 +550,7 @@ def _close_calls(turn: TurnFrame, parsed: Parsed, error: BaseException) -> None:
     else:
         status, text = "cancelled", "interrupted: the turn failed before this call had a result"
     for call, _, _ in parsed:
-        if call.id not in turn.results:
+        if call.id not in turn.results:  # type: ignore[operator]  # made with the step
             _settle_call(turn, call, _result(call, status, text))
 
 

@@ -234,7 +234,9 @@ def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> Tur
     model = options.model or forced or frame.model or agent.model
     if not isinstance(model, str):
         model = agent.register_model(model)
-    settings = agent.settings.merge(frame.settings).merge(options.settings)
+    settings = agent.settings
+    if frame.settings is not None or options.settings is not None:
+        settings = settings.merge(frame.settings).merge(options.settings)
     now = time.time()
     turn = TurnFrame(
         agent=agent,
@@ -310,7 +312,7 @@ def _stop_of(error: BaseException) -> Stop:
 async def _end(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -> None:
     """Write `turn.end`, commit, and let the next turn in."""
     frame = turn.session
-    for undo in turn.undo:
+    for undo in turn.undo or ():
         undo()
     frame.totals.add(result.usage)
     frame.agent.totals.add(result.usage)

@@ -34,7 +34,7 @@ class ChatView:
             self._say(f"{event.asked_by} asks a model" if event.asked_by else "waiting for the model")
         elif isinstance(event, TextDeltaEvent):
             if self._asked_by is None:
-                self._doing = ""
+                self._say("")
                 self._stream.feed(event.text)
         elif isinstance(event, ThinkingDeltaEvent):
             self._say("the model is thinking")
@@ -60,6 +60,9 @@ class ChatView:
 
     def tick(self) -> None:
         self._stream.draw()
+
+    def interrupted(self) -> None:
+        self._stream.label("ending the turn (Ctrl-C again leaves at once)")
 
     def close(self) -> None:
         if self._is_open:

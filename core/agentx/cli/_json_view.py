@@ -21,6 +21,9 @@ class JsonView:
     def tick(self) -> None:
         """Nothing moves."""
 
+    def interrupted(self) -> None:
+        """Its end will say so."""
+
     def close(self) -> None:
         """Every line is out."""
 

@@ -3,35 +3,41 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Sequence
 
 from markdown_it import MarkdownIt
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.live import Live
+from rich.console import Console, RenderableType
 from rich.markdown import Markdown
-from rich.segment import Segment
-from rich.spinner import Spinner
 from rich.text import Text
 
 from ._screen import safe
 
 REFRESH = 0.08
 """Seconds between two drawings of the part that changes."""
+_DOTS, _ASCII_DOTS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏", "-\\|/"
+_HIDE, _SHOW, _ERASE = "\x1b[?25l", "\x1b[?25h", "\x1b[J"
 
 
 class MarkdownStream:
-    """The answer of a model on a terminal, with a line below it that says what is going on."""
+    """The answer of a model on a terminal, with a line below it that says what is going on.
+
+    Where the cursor cannot be moved, blocks are printed as they are finished.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        self._draws = console.is_terminal and not console.is_dumb_terminal and not console.legacy_windows
         self._text = ""
         """The block that is not finished."""
-        self._printed_any = False
+        self._after_block = False
+        """Whether an empty line goes before the next block."""
         self._label = ""
-        self._spinner = Spinner("dots")
-        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._height = 0
+        """Lines on the screen that will be drawn anew."""
         self._drawn = 0.0
         self._parser = MarkdownIt().enable("table").enable("strikethrough")  # as rich reads it
+        if self._draws:
+            console.file.write(_HIDE)
 
     def feed(self, text: str) -> None:
         """Take a piece of the text."""
@@ -46,32 +52,27 @@ class MarkdownStream:
 
     def print(self, line: Text) -> None:
         """Print a line after all text so far."""
-        self._finish_block()
-        self._printed_any = False
-        self._console.print(line, soft_wrap=False)
+        lines = self._finished(self._take())
+        self._after_block = False
+        self._write([*lines, *self._rendered(line)])
 
     def draw(self) -> None:
         """Print what is finished, and draw the rest anew."""
         self._drawn = time.monotonic()
         done, self._text = self._split()
-        if done:
-            self._print_block(done)
-        if not self._live.is_started:
-            self._live.start()
-        self._live.update(_Tail(self._text, self._below(), self._gap(self._text)), refresh=True)
+        self._write(self._finished(done))
 
     def close(self) -> None:
         """Print the rest and leave the terminal as it was."""
-        self._live.update(Text(""))
-        self._finish_block()
-        if self._live.is_started:
-            self._live.stop()
+        self._label = ""
+        self._write(self._finished(self._take()))
+        if self._draws:
+            self._console.file.write(_SHOW)
+            self._console.file.flush()
 
-    def _below(self) -> RenderableType | None:
-        if not self._label:
-            return None
-        self._spinner.update(text=Text(self._label, style="dim", no_wrap=True, overflow="ellipsis"))
-        return self._spinner
+    def _take(self) -> str:
+        text, self._text = self._text, ""
+        return text
 
     def _split(self) -> tuple[str, str]:
         """Cut the text before its last block: that one may still change."""
@@ -81,43 +82,42 @@ class MarkdownStream:
         lines = self._text.splitlines(keepends=True)
         return "".join(lines[: starts[-1]]), "".join(lines[starts[-1] :])
 
-    def _finish_block(self) -> None:
+    def _finished(self, text: str) -> list[str]:
+        """Return the lines of finished text."""
+        if not text.strip():
+            return []
+        lines = self._rendered(Markdown(text))
+        gap = [""] if self._after_block else []
+        self._after_block = True
+        return [*gap, *lines]
+
+    def _rendered(self, block: RenderableType) -> list[str]:
+        """Return a block as lines without the empty ones around it: rich has them around some blocks only."""
+        with self._console.capture() as captured:
+            self._console.print(block, no_wrap=isinstance(block, Text), overflow="ellipsis", crop=True)
+        lines = captured.get().splitlines()
+        full = [index for index, line in enumerate(lines) if line.strip()]
+        return lines[full[0] : full[-1] + 1] if full else []
+
+    def _write(self, lines: Sequence[str]) -> None:
+        """Replace what was drawn last by `lines`, for good, and below them by what is not finished."""
+        if not lines and not self._draws:
+            return
+        tail = self._tail() if self._draws else []
+        up = f"\x1b[{self._height}A\r{_ERASE}" if self._height else ""
+        self._height = len(tail)
+        self._console.file.write(up + "".join([f"{line}\n" for line in (*lines, *tail)]))
+        self._console.file.flush()
+
+    def _tail(self) -> list[str]:
+        """Return the unfinished block, as far as the terminal is high, and the line that says what is going on."""
+        lines: list[str] = []
         if self._text.strip():
-            self._print_block(self._text)
-        self._text = ""
-        if self._live.is_started:
-            self._live.update(_Tail("", self._below(), False), refresh=True)
+            lines = [*([""] if self._after_block else []), *self._rendered(Markdown(self._text))]
+        if self._label:
+            lines += self._rendered(self._busy())
+        return lines[-max(self._console.height - 2, 1) :]
 
-    def _print_block(self, text: str) -> None:
-        if self._gap(text):
-            self._console.print()
-        self._printed_any = True
-        self._console.print(Markdown(text))
-
-    def _gap(self, text: str) -> bool:
-        """Tell whether an empty line goes before a block; rich puts them only between the blocks of one text."""
-        return self._printed_any and bool(text.strip())
-
-
-class _Tail:
-    """The block that is not finished, as far as the terminal is high, and the line below it."""
-
-    def __init__(self, text: str, below: RenderableType | None, gap: bool) -> None:
-        self._text = text
-        self._below = below
-        self._gap = gap
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        room = max(options.size.height - 3, 1)
-        lines: list[list[Segment]] = [[]] if self._gap else []
-        if self._text.strip():
-            lines += console.render_lines(Markdown(self._text), options, pad=False)
-        yield from _with_ends(lines[-room:])
-        if self._below is not None:
-            yield self._below
-
-
-def _with_ends(lines: Iterable[list[Segment]]) -> Iterator[Segment]:
-    for line in lines:
-        yield from line
-        yield Segment.line()
+    def _busy(self) -> Text:
+        dots = _ASCII_DOTS if self._console.options.ascii_only else _DOTS
+        return Text(f"{dots[int(time.monotonic() * 10) % len(dots)]} {self._label}", "dim")

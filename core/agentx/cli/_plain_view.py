@@ -66,6 +66,9 @@ class PlainView:
     def tick(self) -> None:
         """Nothing moves in plain text."""
 
+    def interrupted(self) -> None:
+        """Its end will say so."""
+
     def close(self) -> None:
         self._end_line()
 

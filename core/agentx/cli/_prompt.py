@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ class Prompt:
     def __init__(self, history: Path | None, completions: Sequence[str]) -> None:
         self._history = history
         self._is_terminal = sys.stdin.isatty()
+        self.typed = ""
+        """What was in the line when Ctrl-C came."""
         self._readline = _readline() if self._is_terminal and sys.stdout.isatty() else None
         if self._readline is not None:
             _set_up(self._readline, completions)
@@ -64,15 +67,22 @@ class Prompt:
 
     def _line(self, prompt: str) -> str | None:
         if self._is_terminal:
+            self.typed = ""
+            before = signal.signal(signal.SIGINT, self._interrupt)
             try:
                 return input(prompt)
             except EOFError:
                 return None
+            finally:
+                signal.signal(signal.SIGINT, before)
         line = sys.stdin.buffer.readline().decode("utf-8", "replace")
         return line.rstrip("\r\n") if line else None
 
     def _remember(self, text: str) -> None:
         if self._readline is None:
+            return
+        size = self._readline.get_current_history_length()
+        if size and self._readline.get_history_item(size) == text:
             return
         self._readline.add_history(text)
         if self._history is None:
@@ -85,10 +95,10 @@ class Prompt:
         except OSError:  # a chat without a home folder is still a chat
             self._history = None
 
-    @property
-    def typed(self) -> str:
-        """What is in the line being edited."""
-        return str(self._readline.get_line_buffer()) if self._readline is not None else ""
+    def _interrupt(self, *_: object) -> None:
+        """Note what Ctrl-C throws away: at an empty line it means more than in the middle of one."""
+        self.typed = self._readline.get_line_buffer() if self._readline is not None else ""
+        raise KeyboardInterrupt
 
 
 def _readline() -> Any:

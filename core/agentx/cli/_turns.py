@@ -6,6 +6,7 @@ runs the agent: a first Ctrl-C asks the turn to end, and whatever the agent does
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -35,6 +36,9 @@ class View(Protocol):
     def tick(self) -> None:
         """Show that time passes."""
 
+    def interrupted(self) -> None:
+        """Show that the turn is being ended."""
+
     def close(self) -> None:
         """Leave the terminal as it was."""
 
@@ -49,6 +53,7 @@ class Conversation:
     def __init__(self, portal: BlockingPortal, agent: Agent[Any, Any]) -> None:
         self.agent = agent
         self._portal = portal
+        self._loop: asyncio.AbstractEventLoop = portal.call(asyncio.get_running_loop)
         self._sessions = ExitStack()
         self.session: Session[Any] = agent.session()
 
@@ -90,7 +95,8 @@ class Conversation:
                     if interrupted:
                         _leave_at_once(view)
                     interrupted = True
-                    self._portal.start_task_soon(self._cancel, future)
+                    self._loop.call_soon_threadsafe(self._cancel, future)  # does not wait for a loop that hangs
+                    view.interrupted()
                 except BaseException:  # nobody sees the rest: the pipe is closed, say
                     future.cancel()
                     raise
@@ -104,7 +110,7 @@ class Conversation:
                 put(event)
         return stream.result
 
-    async def _cancel(self, future: Future[Any]) -> None:
+    def _cancel(self, future: Future[Any]) -> None:
         if not self.session.cancel():
             future.cancel()
 
@@ -145,6 +151,6 @@ def _leave_at_once(view: View) -> None:
 @contextmanager
 def opened(agent: Agent[Any, Any]) -> Iterator[Conversation]:
     """Open an agent and a session of it, and close both."""
-    with start_blocking_portal() as portal, portal.wrap_async_context_manager(agent):
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(agent):
         with Conversation(portal, agent) as conversation:
             yield conversation

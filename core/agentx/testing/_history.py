@@ -39,12 +39,12 @@ def check_history(messages: Sequence[Message]) -> None:
             _settle(message, index, waiting, answered)
             continue
         if waiting:
-            raise HistoryError(f"a {message.role} message while {_named(waiting)} has no result", index)
+            raise HistoryError(f"role {message.role!r} comes before a result for {_named(waiting)}", index)
         _check_places(message, index)
         if message.role == "assistant":
             waiting, answered = _calls(message, index), set()
     if waiting:
-        raise HistoryError(f"the history ends while {_named(waiting)} has no result", len(messages) - 1)
+        raise HistoryError(f"the history ends without a result for {_named(waiting)}", len(messages) - 1)
 
 
 def _calls(message: Message, index: int) -> dict[str, ToolCall]:

@@ -95,7 +95,7 @@ def _part_tokens(part: Part) -> int:
 
 
 class FakeModel:
-    """What the models of a test have in common: they keep requests and responses, refuse what is invalid, stream, count.
+    """What the models of a test have in common: they keep requests and answers, refuse what is invalid, stream, count.
 
     Subclasses say what is answered, in `reply`.
     """

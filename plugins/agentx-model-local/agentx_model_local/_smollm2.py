@@ -74,7 +74,7 @@ class Writer:
             try:
                 return await complete(self._engine, body, stop=settings.stop, emit=emit), shown.is_cut
             except ContextWindowError:
-                room //= 2
+                room //= 3
                 if room < 32:
                     raise
 

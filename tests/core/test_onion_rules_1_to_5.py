@@ -705,7 +705,7 @@ async def test_a_wrong_result_is_an_error_that_names_plugin_hook_place_and_fix(
         assert place(mistake) in message
         assert fix in message
         assert last_of(session).status == "failed"
-    gc.collect()
+    gc.collect(1)
 
 
 @each_hook

@@ -11,9 +11,9 @@ import attrs
 import click
 
 if TYPE_CHECKING:
-    from .._agent import Agent
-    from .._members import Used
-    from .._models import Model
+    from agentx._agent import Agent
+    from agentx._members import Used
+    from agentx._models import Model
 
 F = TypeVar("F", bound=Callable[..., Any])
 DEFAULT_MODEL = "local/auto"
@@ -28,7 +28,8 @@ class Choice:
     agent: str = "agent"
     settings: tuple[str, ...] = ()
     no_plugins: bool = False
-    plugins: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    """Plugins to load whatever the configuration says."""
 
     @property
     def source(self) -> str | bool | None:
@@ -40,9 +41,9 @@ class Choice:
         return "none" if self.no_plugins else None
 
     def used(self) -> list[Used]:
-        from .._members import Used
+        from agentx._members import Used
 
-        return [Used(plugin) for plugin in self.plugins]
+        return [Used(plugin) for plugin in self.extra]
 
 
 def plugin_options(function: F) -> F:
@@ -51,9 +52,13 @@ def plugin_options(function: F) -> F:
         click.option("--config", metavar="FILE", type=click.Path(), help="Read FILE, not the one of this folder."),
         click.option("--no-config", is_flag=True, help="Read no configuration file at all."),
         click.option("--agent", metavar="NAME", default="agent", help="Use the section [agents.NAME] too."),
-        click.option("-s", "--set", "settings", metavar="KIND.NAME.FIELD=VALUE", multiple=True, help="Set a field of a plugin."),
+        click.option(
+            "-s", "--set", "settings", metavar="KIND.NAME.FIELD=VALUE", multiple=True, help="Set a field of a plugin."
+        ),
         click.option("--no-plugins", is_flag=True, help="Load no installed plugin except those that are required."),
-        click.option("--plugin", "plugins", metavar="ID", multiple=True, help="Load this plugin whatever the configuration says."),
+        click.option(
+            "--plugin", "extra", metavar="ID", multiple=True, help="Load this plugin whatever the configuration says."
+        ),
     ]
 
     def taking(**values: Any) -> Any:
@@ -81,9 +86,15 @@ def agent_options(function: F) -> F:
     """Add what `run` and `chat` need beyond `plugin_options`: a model, tools, instructions."""
     for option in reversed(
         [
-            click.option("-m", "--model", metavar="MODEL", help="provider/name, or module:object of a model in Python."),
-            click.option("-t", "--tool", "tools", metavar="TOOL", multiple=True, help="module:function, or a file of tools."),
-            click.option("-i", "--instructions", metavar="TEXT", default="", help="What the model is told before everything."),
+            click.option(
+                "-m", "--model", metavar="MODEL", help="provider/name, or module:object of a model in Python."
+            ),
+            click.option(
+                "-t", "--tool", "tools", metavar="TOOL", multiple=True, help="module:function, or a file of tools."
+            ),
+            click.option(
+                "-i", "--instructions", metavar="TEXT", default="", help="What the model is told before everything."
+            ),
         ]
     ):
         function = option(function)
@@ -91,7 +102,9 @@ def agent_options(function: F) -> F:
 
 
 def tool_option(function: F) -> F:
-    return click.option("-t", "--tool", "tools", metavar="TOOL", multiple=True, help="module:function, or a file of tools.")(function)
+    return click.option(
+        "-t", "--tool", "tools", metavar="TOOL", multiple=True, help="module:function, or a file of tools."
+    )(function)
 
 
 def make_agent(choice: Choice, model: str | Model, tools: Sequence[str], instructions: str) -> Agent[Any, Any]:
@@ -101,8 +114,9 @@ def make_agent(choice: Choice, model: str | Model, tools: Sequence[str], instruc
         LoadError, ToolError: a tool cannot be had.
         AgentxError: the model's name is no model id.
     """
-    from .._agent import Agent
-    from .._plugins import Registry
+    from agentx._agent import Agent
+    from agentx._plugins import Registry
+
     from ._objects import load_tools
 
     made = [tool for spec in tools for tool in load_tools(spec)]
@@ -124,8 +138,8 @@ def choose_model(given: str | None) -> str | Model:
     Raises:
         UnknownProviderError: there is none; the message says how to get one.
     """
-    from .._errors import AgentxError
-    from .._models import split_model_id
+    from agentx._models import split_model_id
+
     from ._objects import LoadError, load_model
 
     named = given or os.environ.get("AGENTX_MODEL")
@@ -141,9 +155,9 @@ def choose_model(given: str | None) -> str | Model:
 
 
 def _local_model() -> str:
-    from .._errors import ModelNotFoundError, UnknownProviderError
-    from .._lookup import provider
-    from .._scan import MODELS, scan
+    from agentx._errors import ModelNotFoundError, UnknownProviderError
+    from agentx._lookup import provider
+    from agentx._scan import MODELS, scan
 
     ask = "name a model with -m provider/model or in AGENTX_MODEL"
     if "local" not in scan().group(MODELS):

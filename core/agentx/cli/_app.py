@@ -38,12 +38,12 @@ class Root(click.Group):
             return command
         if name not in _of_plugins():
             return None
-        from .._lookup import look_up
-        from .._scan import COMMANDS
+        from agentx._lookup import look_up
+        from agentx._scan import COMMANDS
 
         found = look_up(COMMANDS, name)
         if not isinstance(found, click.Command):
-            from .._errors import PluginLoadError
+            from agentx._errors import PluginLoadError
 
             raise PluginLoadError(f"the command {name!r} is no click command but {found!r}: {_of_plugins()[name]}")
         return found
@@ -71,7 +71,7 @@ class Root(click.Group):
 
 def _of_plugins() -> dict[str, str]:
     """Return the commands that installed distributions offer, each with whose it is. Imports none."""
-    from .._scan import COMMANDS, scan
+    from agentx._scan import COMMANDS, scan
 
     found = scan()
     offered = {one.name: one.described for one in found.group(COMMANDS).values()}
@@ -94,7 +94,9 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
 
 
 @click.group(cls=Root, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show versions.")
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show versions."
+)
 @debug_option
 @click.pass_context
 def root(ctx: click.Context) -> None:

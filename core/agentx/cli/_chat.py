@@ -6,9 +6,10 @@ import sys
 from decimal import Decimal
 from typing import Any
 
-from .._errors import SessionClosedError
-from .._models import model_name
-from .._result import RunResult
+from agentx._errors import SessionClosedError
+from agentx._models import model_name
+from agentx._result import RunResult
+
 from ._chat_view import showing
 from ._exits import Exit, describe, exit_of_error, exit_of_status
 from ._lines import ending

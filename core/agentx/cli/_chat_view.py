@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 from rich.console import Console
 
-from .._events import Event, ModelEnd, ModelRetrying, ModelStart, TextDeltaEvent, ThinkingDeltaEvent, ToolProgress
+from agentx._events import Event, ModelEnd, ModelRetrying, ModelStart, TextDeltaEvent, ThinkingDeltaEvent, ToolProgress
+
 from ._lines import Lines
 from ._markdown import MarkdownStream
 from ._prompt import without_echo

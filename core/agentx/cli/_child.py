@@ -20,13 +20,17 @@ from typing import IO, Any
 
 import attrs
 
-from .._errors import AgentxError
+from agentx._errors import AgentxError
+
 from ._agents import Choice
 from ._exits import Exit
 
 LIMIT = 20.0
 """Seconds one plugin may take."""
-_CODE = "import sys, json; q = json.load(open(sys.argv[1])); sys.path[:] = q['path']; from agentx.cli import _inside; _inside.answer(q)"
+_CODE = (
+    "import sys, json; q = json.load(open(sys.argv[1])); sys.path[:] = q['path']; "
+    "from agentx.cli import _inside; _inside.answer(q)"
+)
 
 
 class ChildError(AgentxError):
@@ -60,7 +64,13 @@ def ask(task: str, choice: Choice, *, limit: float = LIMIT, **options: Any) -> A
     """
     failed: dict[str, str] = {}
     while True:
-        question = {"path": sys.path, "task": task, "choice": attrs.asdict(choice), "options": options, "failed": failed}
+        question = {
+            "path": sys.path,
+            "task": task,
+            "choice": attrs.asdict(choice),
+            "options": options,
+            "failed": failed,
+        }
         with tempfile.TemporaryDirectory(prefix="agentx-") as folder:
             ending = _run(question, Path(folder), limit)
             said = list(_lines(Path(folder, "said")))

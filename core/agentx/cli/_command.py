@@ -51,12 +51,13 @@ def json_option(function: F) -> F:
     return option(function)
 
 
-def command(name: str | None = None, **attributes: Any) -> Callable[[Callable[..., Any]], click.Command]:
+def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a command that takes `--debug` and `-h`."""
 
     def make(function: Callable[..., Any]) -> click.Command:
-        settings = {"help_option_names": ["-h", "--help"], **attributes.pop("context_settings", {})}
-        return click.command(name, context_settings=settings, **attributes)(debug_option(function))
+        settings = {"help_option_names": ["-h", "--help"]}
+        made: click.Command = click.command(name, context_settings=settings)(debug_option(function))
+        return made
 
     return make
 

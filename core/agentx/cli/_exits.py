@@ -58,7 +58,7 @@ def exit_of_status(status: str) -> Exit:
 
 def exit_of_error(error: BaseException) -> Exit:
     """Return the exit code for an error."""
-    from .. import _errors as errors
+    from agentx import _errors as errors
 
     known = getattr(error, "exit_code", None)
     if isinstance(known, int) and not isinstance(error, click.ClickException):
@@ -79,14 +79,14 @@ def exit_of_error(error: BaseException) -> Exit:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """Return an error as data: its stable code, its message, where it is documented."""
-    from .._errors import AgentxError
+    from agentx._errors import AgentxError
 
     if isinstance(error, click.ClickException):
         return {"code": "usage", "message": error.format_message(), "docs": "docs/reference/command-line.md"}
     if isinstance(error, AgentxError):
         found = {"code": error.code, "message": str(error), "docs": f"{DOCS}#{error.code}"}
     else:
-        from .._scan import failure_of
+        from agentx._scan import failure_of
 
         found = {"code": "bug", "message": failure_of(error).reason, "docs": f"{DOCS}#bug"}
     notes = [str(note) for note in getattr(error, "__notes__", ())]

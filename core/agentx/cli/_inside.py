@@ -13,28 +13,31 @@ from typing import Any
 
 import attrs
 
-from .._config import Config, load_config
-from .._errors import AgentxError, OrderError
-from .._hookspecs import HOOKS
-from .._lookup import provider
-from .._members import Offer
-from .._offers import collect
-from .._plugins import Stack, _arranged, _is_fatal
-from .._registration import Registration
-from .._rows import rows_of
-from .._scan import MODELS, Scan, scan
-from .._why import why
+from agentx._config import Config, load_config
+from agentx._errors import AgentxError, OrderError
+from agentx._hookspecs import HOOKS
+from agentx._lookup import provider
+from agentx._members import Member, Offer
+from agentx._offers import collect
+from agentx._order import base_id
+from agentx._plugin import Plugin
+from agentx._plugins import Stack, _arranged, _is_fatal
+from agentx._registration import Registration
+from agentx._rows import Row, rows_of
+from agentx._scan import MODELS, Scan, scan
+from agentx._why import why
+
 from ._agents import Choice
 from ._exits import describe, exit_of_error
 
-FALLBACK_HOOKS: Mapping[str, Any] = {hook: () for hook in HOOKS}
+FALLBACK_HOOKS: Mapping[str, Any] = dict.fromkeys(HOOKS, ())
 
 
 class Child:
     """The one question this process answers."""
 
     def __init__(self, question: Mapping[str, Any]) -> None:
-        self.choice = Choice(**{**question["choice"], "settings": tuple(question["choice"]["settings"])})
+        self.choice = Choice(**question["choice"])
         self.options: Mapping[str, Any] = question["options"]
         self.failed: Mapping[str, str] = question["failed"]
         self._file: str = question["said"]
@@ -132,13 +135,17 @@ def reasons(child: Child) -> Any:
 
 def tools(child: Child) -> Any:
     """The tools of plugins and of the command line, with their owners."""
-    from .._agent import APPLICATION
+    from agentx._agent import APPLICATION
+
     from ._objects import load_tools
 
     found = [(tool, APPLICATION) for spec in child.options["tools"] for tool in load_tools(spec)]
     stack = child.load().stack
     later = [row.id for row in stack.rows if row.status == "enabled" and {"init", "session"} & {*row.hooks}]
-    return {"tools": [_tool(tool, owner) for tool, owner in (*found, *stack.tools)], "later": later}
+    found += stack.tools
+    names = [tool.name for tool, _ in found]
+    clashes = sorted({name for name in names if names.count(name) > 1})
+    return {"tools": [_tool(tool, owner) for tool, owner in found], "later": later, "clashes": clashes}
 
 
 def _tool(tool: Any, owner: str) -> dict[str, Any]:
@@ -184,6 +191,62 @@ def doctor(child: Child) -> Any:
     return {"rows": listed, "fatal": loaded.fatal, "problems": problems, "notes": list(dict.fromkeys(notes))}
 
 
+def check(child: Child) -> Any:
+    """What becomes of plugins when they are loaded and each of their hooks is fired."""
+    loaded = child.load()
+    wanted: Sequence[str] = child.options["plugins"]
+    known = {row.id: row for row in loaded.stack.rows}
+    rows = [row for row in known.values() if row.id in wanted or (not wanted and row.status != "disabled")]
+    found = [_checked(child, loaded, row) for row in rows]
+    missing = [Row(plugin, "missing", "neither installed nor configured") for plugin in wanted if plugin not in known]
+    found += [_finding(row, {}, [row.reason]) for row in missing]
+    if loaded.order_error is not None:
+        broken = Row(loaded.order_error.plugin, "conflict")
+        found.append(_finding(broken, {}, [str(loaded.order_error)]))
+    return found
+
+
+def _checked(child: Child, loaded: Loaded, row: Row) -> dict[str, Any]:
+    member = loaded.stack.members.get(row.id)
+    if member is None:
+        return _finding(row, {}, [f"{row.status}: {row.reason}"])
+    if not isinstance(member.instance, Plugin):
+        return _finding(row, {}, [] if not member.implementations else ["a module: its hooks cannot be fired alone"])
+    from agentx.testing import exercise
+
+    child.at(row.id)
+    needed = [loaded.stack.members[other].instance for other in _needed(loaded, member)]
+    try:
+        ran = exercise(member.instance, companions=needed)
+    except (Exception, SystemExit) as error:
+        return _finding(row, {}, [f"{type(error).__name__}: {error}"])
+    problems = [ran.error] if ran.error else []
+    problems += [f"the {hook} hook never ran" for hook in ran.silent]
+    if ran.failures:
+        problems.append(f"it failed {ran.failures} times without breaking the turn, see the log")
+    return _finding(row, ran.hooks, problems)
+
+
+def _needed(loaded: Loaded, member: Member) -> Sequence[str]:
+    """Return the active plugins that one cannot do without: those it requires, and those that provide what it gets."""
+    required = [base_id(text.partition(">")[0].partition("=")[0].strip()) for text in member.names("requires")]
+    keys = set(member.trait("needs"))
+    others = [one for one in loaded.stack.members.values() if one.id != member.id and isinstance(one.instance, Plugin)]
+    return [one.id for one in others if base_id(one.id) in required or keys & set(one.trait("provides"))]
+
+
+def _finding(row: Row, hooks: Mapping[str, int], problems: Sequence[str]) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "ok": not problems,
+        "status": row.status,
+        "distribution": row.distribution,
+        "version": row.version,
+        "hooks": dict(hooks),
+        "problems": list(problems),
+    }
+
+
 TASKS: Mapping[str, Callable[[Child], Any]] = {
     "rows": rows,
     "order": order,
@@ -191,6 +254,7 @@ TASKS: Mapping[str, Callable[[Child], Any]] = {
     "tools": tools,
     "models": models,
     "doctor": doctor,
+    "check": check,
 }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._agent import Agent
-from .._codec import encode, encode_event
-from .._errors import TurnAborted
-from .._events import Event
-from .._result import RunResult
+from agentx._agent import Agent
+from agentx._codec import encode, encode_event
+from agentx._errors import TurnAborted
+from agentx._events import Event
+from agentx._result import RunResult
+
 from ._exits import Exit, OutputClosed, describe, exit_of_error, exit_of_status
 from ._screen import print_error, print_json_line
 from ._turns import Cancelled, opened

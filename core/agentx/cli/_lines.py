@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from .._events import (
+from agentx._events import (
     ErrorEvent,
     Event,
     LimitWarning,
@@ -17,7 +17,7 @@ from .._events import (
     ToolResultEvent,
     ToolStart,
 )
-from .._result import RunResult
+from agentx._result import RunResult
 
 Line = tuple[str, str]
 """A text and its style."""

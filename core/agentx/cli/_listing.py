@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .._config import Config, load_config
-from .._errors import ConfigError
-from .._plugins import static_rows
-from ._agents import Choice
-from ._child import ChildError, ask
-from ._exits import Exit, describe
-from ._screen import Cell, Column, count, err, note, out, print_error, print_table, styled
+from agentx._config import Config, load_config
+from agentx._errors import ConfigError
+from agentx._plugins import static_rows
 
+from ._agents import Choice
+from ._child import ChildError
+from ._exits import Exit, describe
+from ._screen import Cell, Column, count, note, out, print_error, print_table, styled
+from ._waiting import ask_waiting
+
+LOADING = "loading plugins"
 COLUMNS = (
     Column("#", style="dim"),
     Column("phase"),
@@ -23,6 +26,8 @@ COLUMNS = (
     Column("status"),
     Column(""),
 )
+EMPTY: Sequence[Any] = (None, "", [], "{}", "()")
+"""Values that say nothing in a table."""
 STYLES = {"enabled": "green", "disabled": "dim"}
 
 
@@ -32,21 +37,12 @@ def whole_listing(choice: Choice, limit: float) -> tuple[Mapping[str, Any], bool
     Then it says so, and lists what there is without one.
     """
     try:
-        return _waiting("rows", choice, limit), False
+        return ask_waiting("rows", LOADING, choice, limit), False
     except ChildError as error:
         if error.exit_code != Exit.CONFIG:
             raise
         _tell_broken(error)
-        return _waiting("rows", choice, limit, ignore_config=True), True
-
-
-def _waiting(task: str, choice: Choice, limit: float, **options: Any) -> Mapping[str, Any]:
-    if not err().is_terminal:
-        found: Mapping[str, Any] = ask(task, choice, limit=limit, **options)
-        return found
-    with err().status("loading plugins"):
-        found = ask(task, choice, limit=limit, **options)
-    return found
+        return ask_waiting("rows", LOADING, choice, limit, ignore_config=True), True
 
 
 def static_listing(choice: Choice) -> tuple[Mapping[str, Any], bool]:
@@ -82,7 +78,8 @@ def show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _cells(row: Mapping[str, Any]) -> list[Cell]:
     status, style = row["status"], STYLES.get(row["status"], "bold red")
-    detail = row["reason"] or " ".join(f"{name}={_shown(one)}" for name, one in row["config"].items() if is_set(one))
+    values = sorted(row["config"].items(), key=lambda item: not is_set(item[1]))
+    detail = row["reason"] or " ".join([f"{name}={_shown(one)}" for name, one in values if one["value"] not in EMPTY])
     return [
         str(row["position"] or "-"),
         row["phase"] or "-",
@@ -96,7 +93,7 @@ def _cells(row: Mapping[str, Any]) -> list[Cell]:
 
 
 def is_set(value: Mapping[str, Any]) -> bool:
-    """Tell whether somebody set a field: defaults only lengthen a table."""
+    """Tell whether somebody set a field; these come first."""
     return bool(value["origin"] != "default")
 
 

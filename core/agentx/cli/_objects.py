@@ -13,10 +13,10 @@ from typing import Any
 
 import click
 
-from .._errors import AgentxError, ToolError
-from .._models import Model
-from .._scan import MODELS, failure_of, scan
-from .._tools import Tool, tool, tools_of
+from agentx._errors import AgentxError, ToolError
+from agentx._models import Model
+from agentx._scan import MODELS, failure_of, scan
+from agentx._tools import Tool, tool, tools_of
 
 
 class LoadError(AgentxError):
@@ -114,7 +114,9 @@ def load_tools(spec: str) -> Sequence[Tool]:
     if not callable(found) or isinstance(found, type):
         methods = tools_of(found() if isinstance(found, type) else found)
         if not methods:
-            raise ToolError(f"{spec} is neither a function, nor a @tool, nor a list of them, nor an object with @tool methods")
+            raise ToolError(
+                f"{spec} is neither a function, nor a @tool, nor a list of them, nor an object with @tool methods"
+            )
         return methods
     return [tool(found)]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from .._agent import Agent
-from .._events import Event, ModelEnd, ModelRetrying, ModelStart, TextDeltaEvent
+from agentx._agent import Agent
+from agentx._events import Event, ModelEnd, ModelRetrying, ModelStart, TextDeltaEvent
+
 from ._exits import Exit, exit_of_status
 from ._lines import Lines, ending
 from ._screen import err, note, one_line, safe, styled

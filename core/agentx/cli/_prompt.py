@@ -150,14 +150,13 @@ def history_file() -> Path | None:
 @contextmanager
 def without_echo() -> Iterator[None]:
     """Let what is typed while a turn runs not appear in the middle of the answer; it is read afterwards."""
-    try:
-        import termios
-
-        keys = sys.stdin.fileno()
-        before = termios.tcgetattr(keys)
-    except (ImportError, OSError, ValueError, *_termios_error()):
+    before = _terminal_modes()
+    if before is None:
         yield
         return
+    import termios
+
+    keys = sys.stdin.fileno()
     silent = list(before)
     silent[3] &= ~termios.ECHO
     termios.tcsetattr(keys, termios.TCSADRAIN, silent)
@@ -167,9 +166,13 @@ def without_echo() -> Iterator[None]:
         termios.tcsetattr(keys, termios.TCSADRAIN, before)
 
 
-def _termios_error() -> tuple[type[Exception], ...]:
+def _terminal_modes() -> list[Any] | None:
+    """Return how the terminal treats keys; `None` where that cannot be changed."""
     try:
         import termios
     except ImportError:
-        return ()
-    return (termios.error,)
+        return None
+    try:
+        return termios.tcgetattr(sys.stdin.fileno())
+    except (termios.error, OSError, ValueError):
+        return None

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .._errors import AgentxError
-from .._models import model_name, split_model_id
+from agentx._errors import AgentxError
+from agentx._models import model_name, split_model_id
+
 from ._exits import describe
 from ._screen import Column, note, out, print_error, print_table, styled
 

@@ -18,11 +18,12 @@ from typing import Any, Protocol
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from .._agent import Agent
-from .._errors import TurnAborted
-from .._events import Event
-from .._result import RunResult
-from .._session import Session
+from agentx._agent import Agent
+from agentx._errors import TurnAborted
+from agentx._events import Event
+from agentx._result import RunResult
+from agentx._session import Session
+
 from ._exits import Exit
 
 POLL = 0.2
@@ -151,6 +152,9 @@ def _leave_at_once(view: View) -> None:
 @contextmanager
 def opened(agent: Agent[Any, Any]) -> Iterator[Conversation]:
     """Open an agent and a session of it, and close both."""
-    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(agent):
-        with Conversation(portal, agent) as conversation:
-            yield conversation
+    with (
+        start_blocking_portal("asyncio") as portal,
+        portal.wrap_async_context_manager(agent),
+        Conversation(portal, agent) as conversation,
+    ):
+        yield conversation

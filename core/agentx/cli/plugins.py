@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,12 @@ from ._agents import plugin_options
 KEYS = ("position", "phase", "id", "distribution", "version", "hooks", "source", "status", "reason", "config", "tools")
 """Of one plugin in JSON. Stable: new ones may come, none goes."""
 limit_option = click.option(
-    "--timeout", "limit", type=click.FloatRange(min=0.1), default=20.0, show_default=True, help="Seconds one plugin may take."
+    "--timeout",
+    "limit",
+    type=click.FloatRange(min=0.1),
+    default=20.0,
+    show_default=True,
+    help="Seconds one plugin may take.",
 )
 
 
@@ -62,10 +67,10 @@ def _tell_problems(found: Mapping[str, Any]) -> None:
         note(f"an agent would not start: {problem}")
 
 
-def _sub(name: str) -> Any:
+def _sub(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Register a function as `agentx plugins NAME`."""
 
-    def register(function: Any) -> click.Command:
+    def register(function: Callable[..., Any]) -> click.Command:
         made = make_command(name)(function)
         command.add_command(made)
         return made
@@ -142,30 +147,35 @@ def check(plugins: tuple[str, ...], limit: float, choice: Choice, as_json: bool)
 
 @_sub("enable")
 @click.argument("plugin")
-@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Edit FILE, not the one of this folder.")
+@click.option(
+    "--config", metavar="FILE", type=click.Path(path_type=Path), help="Edit FILE, not the one of this folder."
+)
 @json_option
 def enable(plugin: str, config: Path | None, as_json: bool) -> None:
     """Take PLUGIN out of `disable` in the configuration. Imports no plugin."""
-    from .._config_edit import enable_plugin
+    from agentx._config_edit import enable_plugin
 
     _switched(plugin, enable_plugin(plugin, config), "enabled", as_json)
 
 
 @_sub("disable")
 @click.argument("plugin")
-@click.option("--config", metavar="FILE", type=click.Path(path_type=Path), help="Edit FILE, not the one of this folder.")
+@click.option(
+    "--config", metavar="FILE", type=click.Path(path_type=Path), help="Edit FILE, not the one of this folder."
+)
 @json_option
 def disable(plugin: str, config: Path | None, as_json: bool) -> None:
     """Add PLUGIN to `disable` in the configuration. Imports no plugin."""
-    from .._config_edit import disable_plugin
+    from agentx._config_edit import disable_plugin
 
     _switched(plugin, disable_plugin(plugin, config), "disabled", as_json)
 
 
 def _switched(plugin: str, file: Path, what: str, as_json: bool) -> None:
-    from .._order import base_id
-    from .._scan import PLUGINS, scan
-    from .._settings import suggestion
+    from agentx._order import base_id
+    from agentx._scan import PLUGINS, scan
+    from agentx._settings import suggestion
+
     from ._screen import note, out, print_json, styled
 
     if as_json:
@@ -180,8 +190,18 @@ def _switched(plugin: str, file: Path, what: str, as_json: bool) -> None:
 
 @_sub("new")
 @click.argument("plugin", metavar="ID")
-@click.option("--folder", type=click.Path(path_type=Path), help="Where to write it; by default a folder named like its distribution.")
-@click.option("--hook", "hooks", multiple=True, type=click.Choice(["init", "session", "turn", "model", "tool"]), help="A hook it starts with; by default those usual for its kind.")
+@click.option(
+    "--folder",
+    type=click.Path(path_type=Path),
+    help="Where to write it; by default a folder named like its distribution.",
+)
+@click.option(
+    "--hook",
+    "hooks",
+    multiple=True,
+    type=click.Choice(["init", "session", "turn", "model", "tool"]),
+    help="A hook it starts with; by default those usual for its kind.",
+)
 @json_option
 def new(plugin: str, folder: Path | None, hooks: tuple[str, ...], as_json: bool) -> None:
     """Write the package of a new plugin, such as guard.words, with tests that pass."""

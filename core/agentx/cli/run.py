@@ -16,7 +16,8 @@ from ._command import json_option
 from ._exits import Exit
 
 if TYPE_CHECKING:
-    from .._result import RunResult
+    from agentx._result import RunResult
+
     from ._agents import Choice
 
 PATIENCE = 1.0
@@ -79,7 +80,7 @@ def read_prompt(words: tuple[str, ...]) -> str:
         pieces = [read_stdin()]
     text = "\n\n".join([piece.strip() for piece in pieces if piece.strip()])
     if not text:
-        raise click.UsageError("there is no prompt: agentx run \"What is …?\", or pipe one in")
+        raise click.UsageError('there is no prompt: agentx run "What is …?", or pipe one in')
     return text
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import anyio
@@ -453,6 +454,21 @@ async def test_a_call_next_of_a_model_layer_that_a_tool_calls_is_late() -> None:
     assert result.output == "done"
     assert len(errors) == 1
     assert len(model.requests) == 2
+
+
+async def test_a_call_next_that_is_left_to_the_background_is_late() -> None:
+    model = ScriptedModel(["never"])
+
+    async def fire_and_forget(ctx: Any, call_next: Any) -> Any:
+        ctx.start_soon(call_next, on_error="log")
+        return answer("quick")
+
+    agent = agent_with(model).use(model=fire_and_forget)
+    with at_most():
+        async with agent, agent.session() as session:
+            assert (await session.run("go")).output == "quick"
+            await anyio.sleep(0.01)
+    assert model.requests == []
 
 
 @pytest.mark.parametrize("phase", ["gate", "prepare", "verify"])
@@ -1200,6 +1216,33 @@ async def test_after_stop_running_tools_finish_and_calls_that_did_not_start_are_
         assert last_of(session).status == "stopped"
 
 
+async def test_after_stop_a_call_whose_layer_still_waits_does_not_start_its_tool() -> None:
+    ran: list[str] = []
+    stopped = anyio.Event()
+
+    @tool
+    async def wipe() -> str:
+        ran.append("wiped")
+        return "gone"
+
+    async def waits_or_stops(ctx: Any, call_next: Any) -> Any:
+        if ctx.call_id == "c1":
+            await stopped.wait()
+        else:
+            ctx.stop("enough")
+            stopped.set()
+        return await call_next()
+
+    agent = agent_with([[call("wipe"), call("wipe")], "never"], tools=[wipe]).use(tool=waits_or_stops)
+    async with agent, agent.session() as session:
+        with at_most():
+            result = await session.run("go")
+
+        assert result.status == "stopped"
+        assert ran == []
+        assert [found.status for found in results_of(session).values()] == ["skipped", "skipped"]
+
+
 async def test_a_tool_whose_layer_stops_before_call_next_does_not_start() -> None:
     ran: list[str] = []
 
@@ -1362,6 +1405,45 @@ async def test_a_tool_aborts_through_its_context() -> None:
             await session.run("go")
         assert results_of(session)["c1"].is_error
         assert last_of(session).status == "aborted"
+
+
+async def test_a_tool_in_a_worker_thread_aborts_through_its_context() -> None:
+    @tool
+    def alarm(ctx: ToolContext) -> str:
+        ctx.abort("fire")
+
+    agent = agent_with([[call("alarm"), call("echo", text="x")], "never"], tools=[alarm, echo])
+    async with agent, agent.session() as session:
+        with at_most(), pytest.raises(TurnAborted, match="fire"):
+            await session.run("go")
+        assert set(results_of(session)) == {"c1", "c2"}
+        assert last_of(session).status == "aborted"
+
+
+async def test_an_abort_in_a_plugins_own_model_call_ends_the_turn() -> None:
+    model = ScriptedModel(["never", "never"])
+
+    async def asks(ctx: Any, call_next: Any) -> Any:
+        with contextlib.suppress(Exception):
+            await ctx.call_model("is this fine?")
+        return await call_next()
+
+    class Guard(Plugin[None]):
+        id: ClassVar = "guard.own_calls"
+        phase: ClassVar = "gate"
+
+        async def model(self, ctx: Any, call_next: Any) -> Any:
+            if ctx.asked_by is not None:
+                ctx.abort("no calls of your own")
+            return await call_next()
+
+    agent = agent_with(model).use(asks).use(Guard())
+    async with agent, agent.session() as session:
+        with at_most(), pytest.raises(TurnAborted, match="no calls of your own") as caught:
+            await session.run("go")
+        assert caught.value.by == "guard.own_calls"
+        assert last_of(session).status == "aborted"
+    assert model.requests == []
 
 
 @each_hook
@@ -1869,6 +1951,86 @@ async def test_a_refused_tool_call_by_the_ledger_cannot_be_retried() -> None:
         assert result.status == "limit"
 
 
+class Budget(Plugin[None]):
+    """Allows a session 1.00; a call of `dear` costs 0.40, any other 0.10, as estimated and as measured."""
+
+    id: ClassVar = "guard.money"
+    phase: ClassVar = "gate"
+
+    async def session(self, ctx: Any, call_next: Any) -> None:
+        limit = Limit(
+            "usd",
+            Decimal("1.00"),
+            scope="session",
+            estimate=lambda request: self.price(request),
+            measure=lambda request, usage: self.price(request),
+        )
+        ctx.ledger.limit(limit)
+        await call_next()
+
+    @staticmethod
+    def price(request: Any) -> Decimal:
+        return Decimal("0.40") if request.model == "dear" else Decimal("0.10")
+
+
+async def test_a_budget_holds_with_a_router_and_three_retries_inside() -> None:
+    cheap = ScriptedModel(["never"], name="cheap")
+    dear = ScriptedModel([ModelError("down")] * 9, name="dear")
+
+    async def router(ctx: Any, call_next: Any) -> Any:
+        ctx.set_model(dear)
+        return await call_next()
+
+    @hookimpl(repeats=True)
+    async def retry(ctx: Any, call_next: Any) -> Any:
+        for _ in range(3):
+            try:
+                return await call_next()
+            except BaseException:
+                continue
+        return answer("fake")
+
+    agent = agent_with(cheap).use(Budget()).use(model=router, phase="route").use(model=retry, phase="retry")
+    async with agent, agent.session() as session:
+        with at_most():
+            result = await session.run("go")
+
+        assert (result.status, result.by) == ("limit", "guard.money")
+        assert len(dear.requests) == 2
+        assert cheap.requests == []
+        assert (await session.run("again")).status == "limit"
+        assert len(dear.requests) == 2
+
+
+async def test_a_budget_holds_for_attempts_that_overlap() -> None:
+    dear = ScriptedModel(["a", "b", "c", "d"], name="dear", delay=0.02)
+
+    @hookimpl(concurrent=True)
+    async def four_at_once(ctx: Any, call_next: Any) -> Any:
+        results: list[Any] = []
+
+        async def attempt() -> None:
+            try:
+                results.append(await call_next())
+            except BaseException:
+                with anyio.CancelScope(shield=True):
+                    await anyio.sleep(0.05)
+                raise
+
+        async with anyio.create_task_group() as group:
+            for _ in range(4):
+                group.start_soon(attempt)
+        return results[0]
+
+    agent = agent_with(dear).use(Budget()).use(model=four_at_once, phase="retry")
+    async with agent, agent.session() as session:
+        with at_most():
+            result = await session.run("go")
+
+        assert result.status == "limit"
+        assert len(dear.requests) == 2
+
+
 # Rule 5: a cancellation is never converted, never swallowed
 
 
@@ -2173,3 +2335,54 @@ async def test_leaving_a_stream_early_cancels_its_turn_and_waits_for_it() -> Non
         assert log == ["cleaned up"]
         assert last_of(session).status == "cancelled"
         assert stream.result.status == "cancelled"
+
+
+@each_cancel
+async def test_a_model_that_swallows_a_cancellation_does_not_keep_the_turn_alive(
+    how: str, anyio_backend_name: str
+) -> None:
+    started = anyio.Event()
+
+    class Stubborn:
+        name = "stubborn"
+
+        async def respond(self, request: Any, emit: Any) -> Any:
+            started.set()
+            with contextlib.suppress(BaseException):
+                await anyio.sleep(SECONDS_LONG)
+            return answer("still here")
+
+    agent = agent_with(Stubborn())
+    async with agent, agent.session() as session:
+        await cancel_after(how, anyio_backend_name, started, lambda: session.run("go"))
+        assert last_of(session).status == "cancelled"
+
+
+async def test_a_second_task_cancel_while_the_first_unwinds_leaves_a_valid_history(anyio_backend_name: str) -> None:
+    if anyio_backend_name == "trio":
+        pytest.skip("trio cancels scopes, and those once")
+    started, unwinding = anyio.Event(), anyio.Event()
+
+    @tool
+    async def slow_to_leave() -> str:
+        started.set()
+        try:
+            await anyio.sleep(SECONDS_LONG)
+        finally:
+            unwinding.set()
+            await anyio.sleep(0.02)
+        return "never"
+
+    agent = agent_with([[call("slow_to_leave"), call("echo", text="x")], "never"], tools=[slow_to_leave, echo])
+    async with agent, agent.session() as session:
+        with at_most():
+            task = asyncio.ensure_future(session.run("go"))
+            await started.wait()
+            task.cancel()
+            await unwinding.wait()
+            task.cancel()
+            await asyncio.wait([task])
+
+        assert task.cancelled()
+        assert set(results_of(session)) == {"c1", "c2"}
+        assert last_of(session).status == "cancelled"

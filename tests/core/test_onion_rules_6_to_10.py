@@ -379,6 +379,40 @@ async def test_an_after_part_that_must_await_while_its_turn_is_cancelled_shields
         assert last_of(session).status == "cancelled"
 
 
+@each_hook
+async def test_a_shield_holds_when_the_session_is_cancelled(hook: str) -> None:
+    started = anyio.Event()
+    log: list[str] = []
+
+    async def saves(ctx: Any, call_next: Any) -> Any:
+        try:
+            return await call_next()
+        finally:
+            with ctx.shield(1):
+                await anyio.sleep(0.02)
+                log.append("saved")
+
+    async def hangs(ctx: Any, call_next: Any) -> Any:
+        started.set()
+        await anyio.sleep(SECONDS_LONG)
+
+    agent = agent_with(ONE_CALL).use(**{hook: saves}).use(**{hook: hangs})
+    async with agent, agent.session() as session:
+
+        async def cancel() -> None:
+            await started.wait()
+            assert session.cancel()
+
+        with at_most():
+            async with anyio.create_task_group() as group:
+                group.start_soon(cancel)
+                with pytest.raises(AgentxError):
+                    await session.run("go")
+
+        assert log == ["saved"]
+        assert last_of(session).status == "cancelled"
+
+
 async def test_a_shield_lasts_as_long_as_it_says() -> None:
     log: list[str] = []
 
@@ -455,6 +489,14 @@ async def converts_errors(ctx: Any, call_next: Any) -> Any:
         raise RuntimeError("the observer broke") from error
 
 
+async def calls_in_a_child_task(ctx: Any, call_next: Any) -> Any:
+    async def child() -> None:
+        await call_next()
+
+    async with anyio.create_task_group() as group:
+        group.start_soon(child)
+
+
 BREAKING = [raises_before, raises_after, exits_before, exits_after]
 BAD_OBSERVERS = [
     *BREAKING,
@@ -463,6 +505,7 @@ BAD_OBSERVERS = [
     never_calls,
     returns_the_coroutine,
     calls_twice,
+    calls_in_a_child_task,
     swallows_errors,
 ]
 may_warn = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
@@ -1402,6 +1445,22 @@ def test_a_keyboard_interrupt_in_a_layer_cancels_the_turn_and_leaves_ungrouped(a
 
     run_guarded(main, anyio_backend)
     assert log.count("outer before") == log.count("outer after") >= 1
+
+
+@each_hook
+def test_a_keyboard_interrupt_in_an_observer_is_not_one_of_its_failures(anyio_backend: str, hook: str) -> None:
+    async def interrupted(ctx: Any, call_next: Any) -> Any:
+        raise KeyboardInterrupt
+
+    async def main() -> None:
+        agent = agent_with(ONE_CALL).use(**{hook: interrupted}, phase="observe")
+        async with agent, agent.session() as session:
+            with pytest.raises(KeyboardInterrupt):
+                await session.run("go")
+            results_of(session)
+            assert last_of(session).status == "cancelled"
+
+    run_guarded(main, anyio_backend)
 
 
 @pytest.mark.parametrize("siblings", [0, 1])

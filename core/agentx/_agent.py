@@ -244,8 +244,8 @@ class Agent(Generic[Deps, Out]):
             if opened.users and opened.ready.is_set():
                 break
             await (opened.closed if opened.ready.is_set() else opened.ready).wait()
-        opened.users += 1
         opened.frame.check()
+        opened.users += 1
         return opened.frame, opened.give_back
 
     async def __aenter__(self) -> Agent[Deps, Out]:

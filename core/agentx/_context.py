@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overload
 
@@ -195,7 +196,7 @@ class AgentContext:
     @property
     def ledger(self) -> Ledger:
         """Usage, and the limits in force; a limit registered here holds for this level."""
-        return Ledger(self._frame, self._by)
+        return Ledger(self._frame, self._by, self._changes)
 
     def shield(self, seconds: float) -> anyio.CancelScope:
         """Let an after-part await for so long although its turn or level is being cancelled: `with ctx.shield(5):`."""
@@ -217,6 +218,14 @@ class StateView:
             StateError: the plugin declares no state.
         """
         return cast(S, state_of(self._frame, plugin))
+
+
+@lru_cache(maxsize=None)
+def _reducers(cls: type) -> tuple[dict[str, Any], frozenset[str]]:
+    """Return how each field of a state class is merged, and which are secret."""
+    fields = attrs.fields(cls)
+    reducers = {field.name: field.metadata.get("reduce") for field in fields}
+    return reducers, frozenset([field.name for field in fields if field.metadata.get("secret")])
 
 
 def state_of(frame: SessionFrame, plugin: Plugin[Any]) -> Any:
@@ -292,18 +301,19 @@ class SessionContext(AgentContext):
         session = self._session
         state = state_of(session, plugin)
         plugin_id = instance_id(session, plugin)
-        merged: dict[str, Any] = {}
+        reducers, secret = _reducers(type(state))
         for name, value in changes.items():
-            field = getattr(attrs.fields(type(state)), name, None)
-            if field is None:
+            reduce = reducers.get(name, _MISSING)
+            if reduce is _MISSING:
                 raise StateError(f"{plugin_id}: {type(state).__name__} has no field {name!r}")
-            reduce = field.metadata.get("reduce")
             if reduce is None:
                 self._alone(plugin_id, name)
-            merged[name] = value if reduce is None else reduce(getattr(state, name), value)
-        session.states[plugin_id] = attrs.evolve(state, **merged)
-        secret = {f.name for f in attrs.fields(type(state)) if f.metadata.get("secret")}
-        session.record(StateUpdated, plugin_id, {k: v for k, v in merged.items() if k not in secret})
+            else:
+                changes[name] = reduce(getattr(state, name), value)
+        session.states[plugin_id] = attrs.evolve(state, **changes)
+        if secret:
+            changes = {name: value for name, value in changes.items() if name not in secret}
+        session.record(StateUpdated, plugin_id, changes)
 
     def _alone(self, plugin_id: str, field: str) -> None:
         """Refuse a replaced field to overlapping calls; only a tool context knows its call."""
@@ -405,6 +415,12 @@ class TurnContext(SessionContext):
         return self._turn.metadata or {}
 
     @property
+    def events(self) -> Sequence[Event]:
+        """The stored events of this turn so far, oldest first."""
+        turn = self._turn
+        return turn.session.log.events[turn.log_start :]
+
+    @property
     def limits(self) -> Mapping[str, Any]:
         """What the application gave `run` as `limits`."""
         return self._turn.limit_settings or {}
@@ -415,7 +431,7 @@ class TurnContext(SessionContext):
 
     @property
     def history(self) -> History:
-        return History(self._session, self._by)
+        return History(self._session, self._by, self._changes)
 
     def stop(self, reason: str, *, status: str = "stopped", output: Any = None) -> None:
         """Mark the turn as to be ended: no new model call or tool starts, running tools finish, other calls are skipped.
@@ -509,16 +525,20 @@ class ModelContext(TurnContext):
     @request.setter
     def request(self, value: ModelRequest) -> None:
         self._changes("request")
-        old = self._frame.request
-        if self._entry.layer.phase in _READ_ONLY and not _same_content(old, value):
-            layer = self._entry.layer
+        if not _same_content(self._frame.request, value):
+            self._may_change_content("request")
+        self._frame.request = value
+
+    def _may_change_content(self, verb: str) -> None:
+        self._changes(verb)
+        layer = self._entry.layer
+        if layer.phase in _READ_ONLY:
             raise HookError(
                 f"{layer.plugin} changed messages, instructions, context or tools in phase {layer.phase}: "
                 "what was verified is what happens; change them in phase prepare or redact",
                 plugin=layer.plugin,
                 hook=layer.hook,
             )
-        self._frame.request = value
 
     @property
     def history(self) -> History:
@@ -527,7 +547,7 @@ class ModelContext(TurnContext):
         def refresh() -> None:
             self._frame.request = attrs.evolve(frame.request, messages=Messages(frame.session.history))
 
-        return History(self._session, self._by, refresh)
+        return History(self._session, self._by, self._may_change_content, refresh)
 
     @property
     def call_index(self) -> int:
@@ -573,6 +593,7 @@ class ModelContext(TurnContext):
         Raises:
             HookError: there is no such tool.
         """
+        self._may_change_content("load_tools")
         tools = self._session.toolbox.tools()
         unknown = [name for name in names if name not in tools]
         if unknown:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ._store import SessionLog, Store
     from ._tools import Tool, ToolThreads
 
+Signal = TurnSignal | KeyboardInterrupt
 Listener = Callable[[Event], Awaitable[None]]
 Sink = Callable[[Delta, int, int], Awaitable[None]]
 """Takes a delta, the call's index and the attempt."""
@@ -419,12 +420,14 @@ class TurnFrame(_Level):
     limit_settings: Mapping[str, Any] | None
     started_at: float
     history_start: int
+    log_start: int
     totals: Totals = attrs.Factory(Totals)
     limits: list[tuple[Limit, str]] | None = None
     services: dict[Any, Any] | None = None
     committed: bool = False
     calls: int = 0
-    signal: TurnSignal | None = None
+    signal: Signal | None = None
+    """Why the turn is over; layers that return or raise otherwise are overruled by it."""
     stop: Stop | None = None
     feedback: tuple[str, str] | None = None
     send_backs: int = 0

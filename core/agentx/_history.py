@@ -75,11 +75,18 @@ class History(Sequence[Message]):
     is refreshed under the layers' additions.
     """
 
-    __slots__ = ("_changed", "_frame", "_owner")
+    __slots__ = ("_changed", "_check", "_frame", "_owner")
 
-    def __init__(self, frame: SessionFrame, owner: str, changed: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        frame: SessionFrame,
+        owner: str,
+        check: Callable[[str], None],
+        changed: Callable[[], None] | None = None,
+    ) -> None:
         self._frame = frame
         self._owner = owner
+        self._check = check
         self._changed = changed
 
     def __len__(self) -> int:
@@ -96,15 +103,18 @@ class History(Sequence[Message]):
 
     def replace(self, count: int, summary: str) -> None:
         """Put `summary` in the place of the oldest `count` closed exchanges."""
+        self._check("history.replace")
         text = TextPart(f"Summary of the conversation so far:\n{summary}")
         self._cut(count, [Message("user", (text,))])
 
     def drop(self, count: int) -> None:
         """Forget the oldest `count` closed exchanges."""
+        self._check("history.drop")
         self._cut(count, [])
 
     def clear_results(self, call_ids: Iterable[str], note: str) -> None:
         """Put `note` in the place of what some tools returned; the calls and their results stay a pair."""
+        self._check("history.clear_results")
         wanted = set(call_ids)
         closed = {id(message) for group in self.exchanges for message in group}
         cleared = [_cleared(m, wanted, note) if id(m) in closed else m for m in self._frame.history]

@@ -71,80 +71,63 @@ def is_cancellation(error: BaseException | None) -> bool:
     return trio is not None and isinstance(error, trio.Cancelled)
 
 
-class TaskScope:
-    """Cancels the asyncio task that entered it, and takes that cancellation back at its exit.
+class TurnScope:
+    """What cancels a running turn from outside, and knows whether its task is being cancelled."""
 
-    It does what `anyio.CancelScope` does for one task at a fraction of the price; every turn enters one.
-    """
+    __slots__ = ("_before", "_scope", "_task")
 
-    __slots__ = ("_before", "_task", "cancel_called", "cancelled_caught")
+    def __enter__(self) -> TurnScope:
+        self._task, self._before = None, 0
+        if not in_trio():
+            import asyncio
 
-    def __enter__(self) -> TaskScope:
-        import asyncio
-
-        self._task = task = asyncio.current_task()
-        self._before = task.cancelling() if task is not None else 0
-        self.cancel_called = self.cancelled_caught = False
+            self._task = task = asyncio.current_task()
+            self._before = task.cancelling() if task is not None else 0
+        self._scope = anyio.CancelScope()
+        self._scope.__enter__()
         return self
 
-    def is_cancelled(self) -> bool:
-        """Return whether the running task is to be cancelled, also if somebody swallowed the exception."""
+    def __exit__(self, *error: Any) -> bool:
+        return bool(self._scope.__exit__(*error))
+
+    def cancel(self) -> None:
+        self._scope.cancel()
+
+    @property
+    def cancelled_caught(self) -> bool:
+        return self._scope.cancelled_caught
+
+    def _native(self) -> bool:
+        """Return whether asyncio was asked to cancel the running task, also if somebody swallowed the exception."""
+        if self._task is None:
+            return False
         import asyncio
 
         task = asyncio.current_task()
         before = self._before if task is self._task else 0
         return task is not None and task.cancelling() > before
 
-    def cancel(self) -> None:
-        if self.cancel_called or self._task is None:
-            return
-        self.cancel_called = True
-        self._task.cancel()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: Any) -> bool:
-        task, self._task = self._task, None
-        if self.cancel_called and task is not None and task.uncancel() <= self._before:
-            self.cancelled_caught = kind is not None and is_cancellation(error)
-        return self.cancelled_caught
-
-
-def turn_scope() -> Any:
-    """Return what cancels the running turn from outside: enter it in the turn's task."""
-    if in_trio():
-        import trio
-
-        return trio.CancelScope()
-    return TaskScope()
-
-
-async def still_cancelled(scope: Any) -> bool:
-    """Return whether the running task is being cancelled from outside, not only by a scope that is over."""
-    if isinstance(scope, TaskScope):
-        if scope.is_cancelled():
+    async def is_cancelled(self) -> bool:
+        """Return whether the running task is being cancelled from outside, not only by a scope that is over."""
+        if self._native():
             return True
-    elif not in_trio():
+        try:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        except BaseException as error:
+            if is_cancellation(error):
+                return True
+            raise
         return False
-    try:
-        await anyio.lowlevel.checkpoint_if_cancelled()
-    except BaseException as error:
-        if is_cancellation(error):
-            return True
-        raise
-    return False
 
-
-async def check_swallowed(scope: Any) -> None:
-    """Raise the cancellation that a tool swallowed."""
-    if isinstance(scope, TaskScope):
-        if scope.is_cancelled():
+    async def check(self) -> None:
+        """Raise the cancellation that a tool swallowed."""
+        if self._task is None:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        elif self._native():
             import asyncio
 
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
-        return
-    import trio
-
-    await trio.lowlevel.checkpoint_if_cancelled()
 
 
 @attrs.define(eq=False, repr=False)
@@ -169,6 +152,8 @@ class Host:
         try:
             await self._opened.wait()
         except BaseException:
+            if not self._reached and self._scope is not None:
+                self._scope.cancel()
             with anyio.CancelScope(shield=True):
                 await self._end(None, "cancelled")
             raise
@@ -218,7 +203,7 @@ class Host:
 
     def _after(self, error: BaseException | None) -> None:
         """Note how the onion ended; one that ended by itself failed its level."""
-        if error is not self._body_error:
+        if error is not None and error is not self._body_error:
             self._error = error
         early = self._reached and not self._closing.is_set()
         if early:

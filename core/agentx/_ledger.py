@@ -186,14 +186,21 @@ def _warn(line: Line, warn: Warned) -> None:
 class Ledger:
     """What a context shows as `ctx.ledger`: usage, and the limits in force at its level and above."""
 
-    __slots__ = ("_frame", "_owner")
+    __slots__ = ("_check", "_frame", "_owner")
 
-    def __init__(self, frame: Any, owner: str) -> None:
+    def __init__(self, frame: Any, owner: str, check: Callable[[str], None]) -> None:
         self._frame = frame
         self._owner = owner
+        self._check = check
 
     def limit(self, limit: Limit) -> None:
-        """Register a limit; it holds for the level of this context and everything below it."""
+        """Register a limit; it holds for the level of this context and everything below it.
+
+        Raises:
+            HookError: an observer registers one that is more than a count.
+        """
+        if limit.maximum is not None:
+            self._check("ledger.limit")
         (getattr(self._frame, "turn", None) or self._frame).add_limit(limit, self._owner)
 
     @property

@@ -36,7 +36,7 @@ from ._events import (
 )
 from ._frames import ModelFrame, Stop, ToolFrame, TurnFrame
 from ._hookspecs import Layer, place_of
-from ._host import check_swallowed, is_cancellation
+from ._host import is_cancellation
 from ._ledger import Refusal, reserve, settle
 from ._messages import (
     Message,
@@ -191,6 +191,7 @@ async def call_model(
         await session.deliver()
     try:
         response = await turn.onions.model(frame)
+        await turn.scope.check()
     except BaseException as error:
         session.record(ModelEnd, index, None, _describe(error))
         annotate(error, "model", frame, turn.onions.layers["model"])
@@ -383,7 +384,7 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
             await run_call(turn, tools, 0, *parsed[0])
         else:
             await _run_batches(turn, tools, parsed)
-        await check_swallowed(turn.scope)
+        await turn.scope.check()
     except BaseException as error:
         error = collapse(error)
         _close_calls(turn, parsed, error)
@@ -412,16 +413,25 @@ async def _run_batches(turn: TurnFrame, tools: Mapping[str, Tool], parsed: Parse
                 for index in batch:
                     call = (turn, tools, index, *parsed[index])
                     if limiter is None:
-                        group.start_soon(run_call, *call)
+                        group.start_soon(_run_beside, *call)
                     else:
                         group.start_soon(_run_limited, limiter, *call)
         finally:
             turn.batch = None
 
 
-async def _run_limited(limiter: anyio.Semaphore, *call: Any) -> None:
+async def _run_beside(turn: TurnFrame, *call: Any) -> None:
+    """Run a call in a task of its own. asyncio stops its whole loop for a KeyboardInterrupt in one."""
+    try:
+        await run_call(turn, *call)
+    except KeyboardInterrupt as error:
+        turn.signal = error
+        raise StopSignal("interrupted") from None
+
+
+async def _run_limited(limiter: anyio.Semaphore, turn: TurnFrame, *call: Any) -> None:
     async with limiter:
-        await run_call(*call)
+        await _run_beside(turn, *call)
 
 
 def _batches(tools: Mapping[str, Tool], parsed: Parsed) -> Iterator[list[int]]:
@@ -541,7 +551,7 @@ def _settle_call(turn: TurnFrame, call: ToolCall, result: ToolResult) -> None:
 
 def _close_calls(turn: TurnFrame, parsed: Parsed, error: BaseException) -> None:
     """Give a result to every call that has none because the turn is ending."""
-    if is_cancellation(error) or isinstance(error, KeyboardInterrupt):
+    if is_cancellation(error) or isinstance(error, KeyboardInterrupt) or isinstance(turn.signal, KeyboardInterrupt):
         status, text = "cancelled", "interrupted: the turn was cancelled before this call had a result"
     elif isinstance(turn.signal, AbortSignal):
         status, text = "aborted", f"aborted: {turn.signal.reason}"

@@ -7,10 +7,11 @@ An onion without layers is its core.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import attrs
@@ -18,14 +19,16 @@ import attrs
 from ._context import CONTEXTS
 from ._errors import HookError, TurnSignal
 from ._events import ErrorEvent, ModelRetrying
-from ._frames import AgentFrame, ModelFrame, SessionFrame
+from ._frames import AgentFrame, ModelFrame, SessionFrame, Signal
 from ._hookspecs import Layer
-from ._host import is_cancellation, still_cancelled
+from ._host import is_cancellation
 from ._messages import ModelResponse
 
 logger = logging.getLogger("agentx")
 Core = Callable[[Any], Awaitable[Any]]
 """Takes a frame and returns the result of its level."""
+Inner = Callable[[Any, "CallNext | None"], Coroutine[Any, Any, Any]]
+"""What a layer enters: takes a frame and the `call_next` that entered it."""
 
 NEW, RUNNING, DONE, ENDED, DENIED = range(5)
 _TIMED = frozenset(
@@ -63,39 +66,35 @@ class Onions:
 
 
 class CallNext:
-    """`call_next` of one entry of a layer."""
+    """`call_next` of one entry of a layer. What it enters notes its own outcome here."""
 
     __slots__ = ("entered", "error", "frame", "inner", "layer", "result", "state")
 
-    def __init__(self, frame: Any, inner: Core, layer: Layer) -> None:
+    def __init__(self, frame: Any, inner: Inner, layer: Layer) -> None:
         self.frame = frame
         self.inner = inner
         self.layer = layer
         self.state = NEW
         self.error: BaseException | None = None
         self.result: Any = None
-        self.entered: Coroutine[Any, Any, Any] | None = None
 
     def __call__(self) -> Coroutine[Any, Any, Any]:
-        self.entered = entered = self.enter()
-        return entered
-
-    async def enter(self) -> Any:
         if self.state != NEW:
             raise self.refuse()
+        frame = self.frame
+        if frame.turn.signal is not None:
+            raise frame.turn.signal
         self.state = RUNNING
-        signal = self.frame.turn.signal
-        if signal is not None:
-            self.state = DONE
-            raise signal
-        try:
-            self.result = await self.inner(self.frame)
-        except BaseException as error:
-            self.error = error
-            raise
-        finally:
-            self.state = DONE
-        return self.result
+        self.entered = entered = self.inner(frame, self)
+        return entered
+
+    def was_forgotten(self) -> bool:
+        """Return whether it was called but never awaited; it is taken back then."""
+        if self.state != RUNNING or inspect.getcoroutinestate(self.entered) != inspect.CORO_CREATED:
+            return False
+        self.entered.close()
+        self.state = NEW
+        return True
 
     def deny(self) -> None:
         self.state = DENIED
@@ -116,15 +115,25 @@ class RepeatNext(CallNext):
 
     __slots__ = ("calls", "running")
 
-    def __init__(self, frame: Any, inner: Core, layer: Layer) -> None:
+    def __init__(self, frame: Any, inner: Inner, layer: Layer) -> None:
         super().__init__(frame, inner, layer)
         self.calls = 0
         self.running = 0
 
+    def __call__(self) -> Coroutine[Any, Any, Any]:
+        self.entered = entered = self.enter()
+        return entered
+
+    def was_forgotten(self) -> bool:
+        if self.calls or self.state != NEW or not hasattr(self, "entered"):
+            return False
+        self.entered.close()
+        return True
+
     async def enter(self) -> Any:
         if self.state in (ENDED, DENIED):
             raise self.refuse()
-        if is_cancellation(self.error) and await still_cancelled(self.frame.turn.scope):
+        if is_cancellation(self.error) and await self.frame.turn.scope.is_cancelled():
             raise self.error  # type: ignore[misc]  # it is one
         if self.running and not self.layer.concurrent:
             fix = "mark it @hookimpl(concurrent=True), or await the earlier call first"
@@ -159,10 +168,10 @@ class RepeatNext(CallNext):
 
     async def _enter(self, fork: Any) -> Any:
         if not self.layer.concurrent or not isinstance(fork, ModelFrame) or fork.sink is None:
-            return await self.inner(fork)
+            return await self.inner(fork, None)
         held = HeldDeltas()
         fork.sink = held.take
-        result = await self.inner(fork)
+        result = await self.inner(fork, None)
         _held(self.frame)[id(result)] = (result, held)
         return result
 
@@ -194,30 +203,58 @@ def broken(layer: Layer, problem: str, fix: str) -> HookError:
 
 def compile_onion(layers: Sequence[Layer], core: Core, result: type) -> Core:
     """Return the onion of one of the hooks `turn`, `model` and `tool`; `layers` stand outermost first."""
-    run = core
+    if not layers:
+        return core
+    run = _innermost(core)
     for layer in reversed(layers):
         wrap = _observe if layer.phase == "observe" else _plain
         run = wrap(layer, run, result)
+    return cast(Core, run)
+
+
+def _innermost(core: Core) -> Inner:
+    async def run(frame: Any, outer: CallNext | None) -> Any:
+        try:
+            result = await core(frame)
+        except BaseException as error:
+            _note_failure(outer, error, frame)
+            raise
+        if outer is not None:
+            outer.result, outer.state = result, DONE
+        return result
+
     return run
 
 
-def _plain(layer: Layer, inner: Core, expected: type) -> Core:
+def _note_failure(outer: CallNext | None, error: BaseException, frame: Any) -> None:
+    if isinstance(error, KeyboardInterrupt):
+        frame.turn.signal = error
+    if outer is not None:
+        outer.error, outer.state = error, DONE
+
+
+def _plain(layer: Layer, inner: Inner, expected: type) -> Inner:
     function, context = layer.fn, CONTEXTS[layer.hook]
     make_next = RepeatNext if layer.repeats else CallNext
     concurrent = layer.concurrent
 
-    async def run(frame: Any) -> Any:
+    async def run(frame: Any, outer: CallNext | None = None) -> Any:
         call_next = make_next(frame, inner, layer)
         try:
-            result = await function(context(frame, call_next), call_next)
-            if type(result) is not expected or call_next.state != DONE or call_next.error is not None or concurrent:
-                result = await _check_exit(result, expected, call_next)
+            try:
+                result = await function(context(frame, call_next), call_next)
+                if type(result) is not expected or call_next.state != DONE or call_next.error is not None or concurrent:
+                    result = await _check_exit(result, expected, call_next)
+            except BaseException as error:
+                result = await _leave(error, call_next)
+            call_next.state = ENDED
+            if frame.turn.signal is not None:
+                raise frame.turn.signal
         except BaseException as error:
-            result = await _leave(error, call_next)
-        call_next.state = ENDED
-        signal = frame.turn.signal
-        if signal is not None:
-            raise signal
+            _note_failure(outer, error, frame)
+            raise
+        if outer is not None:
+            outer.result, outer.state = result, DONE
         return result
 
     return run
@@ -226,13 +263,12 @@ def _plain(layer: Layer, inner: Core, expected: type) -> Core:
 async def _check_exit(result: Any, expected: type, call_next: CallNext) -> Any:
     """Look closely at a layer that did not simply return the result of its one `call_next`."""
     layer, frame = call_next.layer, call_next.frame
-    if call_next.state == NEW and call_next.entered is not None:
-        call_next.entered.close()
+    if call_next.was_forgotten() and result is not call_next.entered:
         raise broken(layer, "called call_next without awaiting it", "write `return await call_next()`")
     if call_next.state == RUNNING:
         call_next.state = ENDED
         raise broken(layer, "returned while its call_next was still running", "await what you started")
-    if is_cancellation(call_next.error) and await still_cancelled(call_next.frame.turn.scope):
+    if is_cancellation(call_next.error) and await call_next.frame.turn.scope.is_cancelled():
         raise call_next.error  # type: ignore[misc]  # it is one
     if not isinstance(result, expected):
         raise _wrong(result, expected, call_next)
@@ -276,9 +312,11 @@ async def _leave(error: BaseException, call_next: CallNext) -> Any:
     was_running, call_next.state = call_next.state == RUNNING, ENDED
     layer, turn = call_next.layer, call_next.frame.turn
     error = collapse(error)
+    if isinstance(error, KeyboardInterrupt):
+        turn.signal = error
     if turn.signal is not None and not is_cancellation(error):
         raise overruled(turn.signal, error)
-    if isinstance(error, Exception | SystemExit) and is_cancellation(call_next.error) and await still_cancelled(call_next.frame.turn.scope):
+    if isinstance(error, Exception | SystemExit) and is_cancellation(call_next.error) and await call_next.frame.turn.scope.is_cancelled():
         raise call_next.error  # type: ignore[misc]  # it is one
     if error is call_next.error or not isinstance(error, Exception | SystemExit):
         raise error
@@ -301,10 +339,10 @@ async def _fail_open(error: BaseException, call_next: CallNext) -> Any:
         raise call_next.error
     if call_next.result is not None:
         return call_next.result
-    return await CallNext(call_next.frame, call_next.inner, call_next.layer)()
+    return await call_next.inner(call_next.frame, None)
 
 
-def overruled(signal: TurnSignal, error: BaseException) -> TurnSignal:
+def overruled(signal: Signal, error: BaseException) -> Signal:
     """Return the turn's one signal; what else happened becomes a note on it."""
     if error is not signal and not isinstance(error, TurnSignal):
         signal.add_note(f"overruled: {type(error).__name__}: {error}")
@@ -344,33 +382,51 @@ def _count_failure(error: BaseException, layer: Layer, frame: Any) -> None:
         session.record(ErrorEvent, f"{layer.hook} hook", type(error).__name__, str(error), layer.plugin)
 
 
-def _observe(layer: Layer, inner: Core, expected: type) -> Core:
+def _observe(layer: Layer, inner: Inner, expected: type) -> Inner:
     """An observer's failure is logged, and the inner outcome wins whatever it returned or raised."""
     function, context = layer.fn, CONTEXTS[layer.hook]
     if _may_limit_time(function):
         return _observe_beside(layer, inner)
 
-    async def run(frame: Any) -> Any:
+    async def run(frame: Any, outer: CallNext | None = None) -> Any:
         call_next = CallNext(frame, inner, layer)
         try:
-            await function(context(frame, call_next), call_next)
+            try:
+                await function(context(frame, call_next), call_next)
+            except BaseException as error:
+                if error is not call_next.error:
+                    await _observer_failed(error, call_next)
+            state, call_next.state = call_next.state, ENDED
+            if state == DONE and call_next.error is None:
+                result = call_next.result
+            else:
+                call_next.state = state
+                result = await _observed(call_next)
         except BaseException as error:
-            if error is not call_next.error:
-                await _observer_failed(error, call_next)
-        state, call_next.state = call_next.state, ENDED
-        if state == NEW:
-            if call_next.entered is not None:
-                call_next.entered.close()
-            return await CallNext(frame, inner, layer)()
-        if call_next.error is not None:
-            if is_cancellation(call_next.error) and not await still_cancelled(call_next.frame.turn.scope):
-                raise broken(layer, "cancelled the call it observes", "an observer may not limit the time of the call")
-            raise call_next.error
-        if state == RUNNING:
-            raise broken(layer, "returned while its call_next was still running", "await call_next in the observer")
-        return call_next.result
+            _note_failure(outer, error, frame)
+            raise
+        if outer is not None:
+            outer.result, outer.state = result, DONE
+        return result
 
     return run
+
+
+async def _observed(call_next: CallNext) -> Any:
+    """Return or raise the inner outcome where the observer did not simply wait for a result."""
+    layer, frame = call_next.layer, call_next.frame
+    forgotten = call_next.was_forgotten()
+    state, call_next.state = call_next.state, ENDED
+    if state == NEW or forgotten:
+        if frame.turn.signal is not None:
+            raise frame.turn.signal
+        return await call_next.inner(frame, None)
+    if state == RUNNING:
+        raise broken(layer, "returned while its call_next was still running", "await call_next in the observer")
+    error = call_next.error
+    if is_cancellation(error) and not await frame.turn.scope.is_cancelled():
+        raise broken(layer, "cancelled the call it observes", "an observer may not limit the time of the call")
+    raise error  # type: ignore[misc]  # it is one
 
 
 async def _observer_failed(error: BaseException, call_next: CallNext) -> None:
@@ -397,26 +453,32 @@ def _names_in(code: Any) -> set[str]:
     return names
 
 
-def _observe_beside(layer: Layer, inner: Core) -> Core:
+def _observe_beside(layer: Layer, inner: Inner) -> Inner:
     """Run an observer that uses timeouts in a task beside the call, so that they cannot reach it."""
     function, context = layer.fn, CONTEXTS[layer.hook]
 
-    async def run(frame: Any) -> Any:
+    async def run(frame: Any, outer: CallNext | None = None) -> Any:
         beside = _Beside(frame, inner, layer)
         outcome: BaseException | None = None
         result: Any = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(beside.observe, function, context)
-            await beside.called.wait()
-            try:
-                result = await inner(frame)
-            except BaseException as error:
-                outcome = error
-            beside.settle(result, outcome)
-            if is_cancellation(outcome):
-                raise outcome  # type: ignore[misc]  # it is one
-        if outcome is not None:
-            raise outcome
+        try:
+            async with anyio.create_task_group() as group:
+                group.start_soon(beside.observe, function, context)
+                await beside.called.wait()
+                try:
+                    result = await inner(frame, None)
+                except BaseException as error:
+                    outcome = error
+                beside.settle(result, outcome)
+                if is_cancellation(outcome):
+                    raise outcome  # type: ignore[misc]  # it is one
+            if outcome is not None:
+                raise outcome
+        except BaseException as error:
+            _note_failure(outer, error, frame)
+            raise
+        if outer is not None:
+            outer.result, outer.state = result, DONE
         return result
 
     return run
@@ -427,10 +489,14 @@ class _Beside(CallNext):
 
     __slots__ = ("called", "finished")
 
-    def __init__(self, frame: Any, inner: Core, layer: Layer) -> None:
+    def __init__(self, frame: Any, inner: Inner, layer: Layer) -> None:
         super().__init__(frame, inner, layer)
         self.called = anyio.Event()
         self.finished = anyio.Event()
+
+    def __call__(self) -> Coroutine[Any, Any, Any]:
+        self.entered = entered = self.enter()
+        return entered
 
     async def observe(self, function: Any, context: Any) -> None:
         try:
@@ -460,32 +526,32 @@ def compile_lifetime(layers: Sequence[Layer]) -> Callable[[Any, Callable[[], Awa
     """Return the onion of `init` or `session`: takes a frame and the core that waits until the level closes."""
 
     async def run(frame: Any, core: Callable[[], Awaitable[None]]) -> None:
-        async def innermost(_: Any) -> None:
+        async def innermost(frame: Any, outer: CallNext | None) -> None:
             await core()
 
-        enter: Core = innermost
+        enter: Inner = innermost
         for layer in reversed(layers):
             enter = _lifetime(layer, enter)
-        await enter(frame)
+        await enter(frame, None)
 
     return run
 
 
-def _lifetime(layer: Layer, inner: Core) -> Core:
+def _lifetime(layer: Layer, inner: Inner) -> Inner:
     function, context = layer.fn, CONTEXTS[layer.hook]
 
-    async def run(frame: Any) -> None:
+    async def run(frame: Any, outer: CallNext | None) -> None:
         call_next = _LifetimeNext(frame, inner, layer)
         try:
             await function(context(frame, call_next), call_next)
         except BaseException as error:
             await _leave_lifetime(error, call_next)
         if call_next.state == NEW:
-            if call_next.entered is not None:
+            if hasattr(call_next, "entered"):
                 call_next.entered.close()
             if layer.phase != "observe":
                 raise broken(layer, "returned without calling call_next", "write `await call_next()`")
-            await inner(frame)
+            await inner(frame, None)
         elif call_next.error is not None and layer.phase == "observe":
             raise call_next.error
         call_next.state = ENDED
@@ -496,12 +562,16 @@ def _lifetime(layer: Layer, inner: Core) -> Core:
 class _LifetimeNext(CallNext):
     __slots__ = ()
 
+    def __call__(self) -> Coroutine[Any, Any, Any]:
+        self.entered = entered = self.enter()
+        return entered
+
     async def enter(self) -> Any:
         if self.state != NEW:
             raise self.refuse()
         self.state = RUNNING
         try:
-            await self.inner(self.frame)
+            await self.inner(self.frame, None)
         except BaseException as error:
             self.error = error
             raise

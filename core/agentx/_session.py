@@ -32,7 +32,7 @@ from ._events import (
     kind_of,
 )
 from ._frames import AgentFrame, SessionFrame, Stop, Toolbox, TurnFrame
-from ._host import Host, drain, is_cancellation, spawn, turn_scope
+from ._host import Host, drain, is_cancellation, spawn, TurnScope
 from ._messages import NO_SETTINGS, Message, ModelSettings, TextDelta, UserInput, user_message
 from ._onion import annotate, collapse, compile_lifetime
 from ._result import RunResult, result_of
@@ -200,7 +200,7 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
     frame.record(TurnStart, turn.index, turn.model, turn.metadata)
     error: BaseException | None = None
     try:
-        with turn_scope() as turn.scope:
+        with TurnScope() as turn.scope:
             result = await turn.onions.turn(turn)
         if turn.scope.cancelled_caught:
             error = _interrupted(frame)
@@ -252,6 +252,7 @@ def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> Tur
         limit_settings=options.limits,
         started_at=now,
         history_start=len(frame.history),
+        log_start=len(frame.log.events),
     )
     frame.turn_count += 1
     return turn

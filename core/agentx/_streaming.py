@@ -43,6 +43,35 @@ class PlainStream:
         return response
 
 
+class BufferedStream:
+    """The deltas of one attempt, straight into the buffer of a stream."""
+
+    __slots__ = ("_attempt", "_buffer", "_call_index", "_items", "_seen")
+
+    def __init__(self, buffer: Buffer, call_index: int, attempt: int) -> None:
+        self._buffer = buffer
+        self._items = buffer.items
+        self._call_index = call_index
+        self._attempt = attempt
+        self._seen = False
+
+    async def emit(self, delta: Delta) -> None:
+        items = self._items
+        items.append((delta, self._call_index, self._attempt))
+        self._seen = True
+        waiting = len(items)
+        if waiting == 1:
+            self._buffer.wake()
+        if waiting >= self._buffer.window:
+            await self._buffer.wait_for_room()
+
+    async def close(self, response: ModelResponse) -> ModelResponse:
+        if not self._seen:
+            for delta in text_deltas(response):
+                await self.emit(delta)
+        return response
+
+
 class UnheardStream:
     """The deltas of one attempt, when nobody listens."""
 
@@ -106,12 +135,15 @@ def text_deltas(response: ModelResponse) -> list[TextDelta]:
     return [TextDelta(text, index) for index, text in enumerate(texts) if text]
 
 
-def open_stream(frame: ModelFrame, attempt: int) -> PlainStream | UnheardStream | TransformedStream:
+def open_stream(frame: ModelFrame, attempt: int) -> PlainStream | BufferedStream | UnheardStream | TransformedStream:
     """Return what takes the deltas of one attempt."""
     if frame.transforms:
         return TransformedStream(frame, attempt)
     if frame.sink is None:
         return UNHEARD
+    buffer = getattr(frame.sink, "__self__", None)
+    if isinstance(buffer, Buffer):
+        return BufferedStream(buffer, frame.call_index, attempt)
     return PlainStream(frame.sink, frame.call_index, attempt)
 
 
@@ -138,23 +170,20 @@ class Buffer:
         self._room = anyio.Event()
 
     async def put(self, item: Item) -> None:
-        items = self.items
-        items.append(item)
-        if len(items) == 1:
-            self._more.set()
-        if len(items) >= self.window:
-            await self._wait_for_room()
+        self.items.append(item)
+        self.wake()
+        if len(self.items) >= self.window:
+            await self.wait_for_room()
 
     async def put_delta(self, delta: Delta, call_index: int, attempt: int) -> None:
         """Take a delta; a `Sink`."""
-        items = self.items
-        items.append((delta, call_index, attempt))
-        if len(items) == 1:
-            self._more.set()
-        if len(items) >= self.window:
-            await self._wait_for_room()
+        await self.put((delta, call_index, attempt))
 
-    async def _wait_for_room(self) -> None:
+    def wake(self) -> None:
+        """Tell the consumer that there is something to take."""
+        self._more.set()
+
+    async def wait_for_room(self) -> None:
         while self.items and not self.closed:
             self._room = anyio.Event()
             await self._room.wait()

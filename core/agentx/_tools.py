@@ -185,7 +185,7 @@ class Tool:
                 if scope.cancelled_caught:
                     raise ToolFailed(
                         f"tool {self.name!r} took longer than {self.timeout:g} s", tool=self.name, reason="timeout"
-                    )
+                    ) from TimeoutError()
             return to_parts(value)
         except ToolFailed as failure:
             failure.tool = failure.tool or self.name

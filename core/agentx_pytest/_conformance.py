@@ -114,7 +114,7 @@ class PluginConformance:
         __tracebackhide__ = True
         import anyio
 
-        from agentx.testing import NotChecked, Subject, check
+        from agentx.testing import ConformanceError, NotChecked, Subject, check
 
         subject = Subject(
             make=self.plugin,
@@ -132,3 +132,7 @@ class PluginConformance:
             anyio.run(check, name, subject, backend=backend)
         except NotChecked as reason:
             pytest.skip(str(reason))
+        except ConformanceError as error:
+            if error.__cause__ is not None:
+                raise
+            pytest.fail(str(error), pytrace=False)

@@ -1,1 +1,1 @@
-"""The plugins that every installation has. They use public names only, and each can be disabled."""
+"""The plugins that every installation has: ordinary plugins on public names of agentx, and each can be disabled."""

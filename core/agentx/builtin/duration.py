@@ -1,71 +1,111 @@
-"""observe.duration: how long turns take, and what of it is the models' and the tools'."""
+"""`observe.duration`: how long turns took, and how much of it the model and the tools."""
 
 from __future__ import annotations
 
-from time import monotonic
-from typing import ClassVar
+from time import perf_counter
+from typing import Any, ClassVar
 
 import attrs
 
-from agentx import CallNext, Key, ModelContext, ModelResponse, Plugin, RunResult, ToolContext, ToolResult, TurnContext
+from agentx import (
+    CallNext,
+    ModelContext,
+    ModelResponse,
+    Plugin,
+    RunResult,
+    ToolContext,
+    ToolResult,
+    TurnContext,
+    reduced,
+)
+
+Spans = list[tuple[float, float]]
+"""From and to, in seconds of `perf_counter`; in the order in which they ended."""
+
+
+@attrs.frozen
+class Durations:
+    """Seconds of one or more turns. Model and tools may overlap where sub-agents run; the rest is agentx and plugins."""
+
+    turns: int = 0
+    seconds: float = 0.0
+    model_seconds: float = 0.0
+    """While at least one model call was under way, its retries and waits included."""
+    tool_seconds: float = 0.0
+    """While at least one tool call was under way, waiting for approval included."""
+    longest: float = 0.0
+    """Seconds of the longest turn."""
+
+    def __add__(self, other: Durations) -> Durations:
+        return Durations(
+            self.turns + other.turns,
+            self.seconds + other.seconds,
+            self.model_seconds + other.model_seconds,
+            self.tool_seconds + other.tool_seconds,
+            self.longest if self.longest > other.longest else other.longest,
+        )
+
+
+class Running:
+    """The spans of a running turn."""
+
+    __slots__ = ("model", "outer", "tools")
+
+    def __init__(self, outer: Running | None) -> None:
+        self.model: Spans = []
+        self.tools: Spans = []
+        self.outer = outer
+        """That of the turn that called this sub-agent."""
+
+
+def _covered(spans: Spans) -> float:
+    """Return how many seconds at least one of the spans covers."""
+    total, end = 0.0, 0.0
+    for start, stop in sorted(spans):
+        if stop > end:
+            total += stop - (start if start > end else end)
+            end = stop
+    return total
 
 
 @attrs.frozen
 class DurationState:
-    """Seconds of wall time. Of overlapping tool calls each counts in full."""
-
-    turns: int = 0
-    last_turn: float = 0.0
-    total: float = 0.0
-    in_models: float = 0.0
-    in_tools: float = 0.0
-
-
-class _Watch:
-    """What a turn took so far."""
-
-    __slots__ = ("models", "tools")
-
-    def __init__(self) -> None:
-        self.models = self.tools = 0.0
-
-
-_WATCH = Key[_Watch]("observe.duration")
+    total: Durations = reduced(Durations.__add__, default=Durations())
+    last: Durations = Durations()
 
 
 class DurationObserver(Plugin[DurationState]):
-    """Measure turns: `session.state.of(plugin)` has the seconds."""
+    """Measure turns, and the time in them that models and tools took.
 
-    id: ClassVar = "observe.duration"
+    `session.state.of(observer)` has `total` and `last`, up to the last turn that ended.
+    """
 
-    async def turn(self, ctx: TurnContext, call_next: CallNext[RunResult]) -> RunResult:
-        watch = _Watch()
-        ctx.provide(_WATCH, watch)
-        start = monotonic()
+    id: ClassVar[str] = "observe.duration"
+
+    async def turn(self, ctx: TurnContext, call_next: CallNext[RunResult[Any]]) -> RunResult[Any]:
+        running = Running(ctx.get(Running, None))
+        ctx.provide(Running, running)
+        start = perf_counter()
         try:
             return await call_next()
         finally:
-            took = monotonic() - start
-            state = ctx.state.of(self)
-            ctx.update(
-                self,
-                turns=state.turns + 1,
-                last_turn=took,
-                total=state.total + took,
-                in_models=state.in_models + watch.models,
-                in_tools=state.in_tools + watch.tools,
-            )
+            seconds = perf_counter() - start
+            if running.outer is not None:
+                running.outer.model.extend(running.model)
+                running.outer.tools.extend(running.tools)
+            turn = Durations(1, seconds, _covered(running.model), _covered(running.tools), seconds)
+            ctx.update(self, total=turn, last=turn)
 
     async def model(self, ctx: ModelContext, call_next: CallNext[ModelResponse]) -> ModelResponse:
-        start = monotonic()
+        spans, start = ctx.get(Running).model, perf_counter()
         try:
             return await call_next()
         finally:
-            ctx.get(_WATCH).models += monotonic() - start
+            spans.append((start, perf_counter()))
 
     async def tool(self, ctx: ToolContext, call_next: CallNext[ToolResult]) -> ToolResult:
-        start = monotonic()
+        spans, start = ctx.get(Running).tools, perf_counter()
         try:
             return await call_next()
         finally:
-            ctx.get(_WATCH).tools += monotonic() - start
+            spans.append((start, perf_counter()))

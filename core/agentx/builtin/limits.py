@@ -1,7 +1,9 @@
-"""guard.limits: model calls, tool calls, tokens and seconds of a turn."""
+"""`guard.limits`: how many model calls, tool calls, tokens and seconds a turn may take."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, ClassVar, Literal
 
@@ -10,67 +12,80 @@ import attrs
 
 from agentx import CallNext, ConfigError, Limit, ModelRequest, Plugin, RunResult, TurnContext, Usage
 
+from .tokens import TokenMeter
 
-def total_tokens(request: ModelRequest, usage: Usage) -> int:
-    return usage.total_tokens
+OnLimit = Literal["stop", "answer"]
 
 
-def output_tokens(request: ModelRequest) -> int:
-    """Return what is reserved of a limit on tokens: the output that was asked for; the rest is known afterwards."""
-    return request.settings.max_tokens or 1
+def _is_amount(_: LimitsGuard, field: attrs.Attribute[Any], value: Any) -> None:
+    if value is None:
+        return
+    kind, what = (float, "a number of seconds above 0") if field.name == "seconds" else (int, "a whole number, 0 or more")
+    is_number = isinstance(value, int | kind) and not isinstance(value, bool) and math.isfinite(value)
+    if not is_number or value < 0 or (value == 0 and kind is float):
+        raise ConfigError(f"guard.limits: {field.name} is {what} or None, not {value!r}")
+
+
+def _is_verb(_: LimitsGuard, field: attrs.Attribute[Any], value: Any) -> None:
+    if value not in ("stop", "answer"):
+        raise ConfigError(f"guard.limits: {field.name} is 'stop' or 'answer', not {value!r}")
 
 
 class LimitsGuard(Plugin):
-    """End a turn that makes too many model calls or tool calls, uses too many tokens or takes too long.
+    """Limit what one turn may take. At a limit its status is `limit`, and what there is stays in the history.
 
-    The limits are the ledger's: they are asked at each dispatch, attempts of a retry and sub-agents included.
-    `Agent(limits={…})` and `run(limits={…})` take the same names as the configuration.
+    Sub-agents count for the turn that called them. `Agent(limits=…)` sets these fields, `run(limits=…)` sets them for
+    one turn. `None` is no limit.
     """
 
-    id: ClassVar = "guard.limits"
-    phase: ClassVar = "gate"
+    id: ClassVar[str] = "guard.limits"
+    phase: ClassVar[str | None] = "gate"
 
-    requests: int | None = 50
-    """Model calls; the default stops a model that goes round in circles."""
-    tool_calls: int | None = None
-    tokens: int | None = None
-    """Input, output and cache together. A call is let through while any are left, so the last one may pass it."""
-    seconds: float | None = None
-    on_limit: Literal["stop", "answer"] = "stop"
-    """`answer` makes one last call without tools."""
+    requests: int | None = attrs.field(default=50, validator=_is_amount)
+    """Dispatches to a model: every attempt counts."""
+    tool_calls: int | None = attrs.field(default=None, validator=_is_amount)
+    tokens: int | None = attrs.field(default=None, validator=_is_amount)
+    """Input and output of all model calls. A call starts only if the most it may use is left."""
+    seconds: float | None = attrs.field(default=None, validator=_is_amount)
+    on_limit: OnLimit = attrs.field(default="stop", validator=_is_verb)
+    """`answer`: one last model call without tools is allowed, beyond the limit; not when the seconds are over."""
 
-    async def turn(self, ctx: TurnContext, call_next: CallNext[RunResult]) -> RunResult:
-        limits = self if not ctx.limits else self._with(dict(ctx.limits))
-        limits._register(ctx)
-        if limits.seconds is None:
+    async def turn(self, ctx: TurnContext, call_next: CallNext[RunResult[Any]]) -> RunResult[Any]:
+        chosen = self._for_turn(ctx.limits) if ctx.limits else self
+        ledger = ctx.ledger
+        for limit in chosen._limits():
+            ledger.limit(limit)
+        if chosen.seconds is None:
             return await call_next()
-        with anyio.move_on_after(limits.seconds) as scope:
+        with anyio.move_on_after(chosen.seconds):
             return await call_next()
-        if scope.cancelled_caught:
-            ctx.stop(f"the turn took longer than {limits.seconds:g} s", status="limit")
+        ctx.stop(f"the turn took longer than {chosen.seconds:g} seconds", status="limit")
         return ctx.result
 
-    def _register(self, ctx: TurnContext) -> None:
-        ledger, on_limit = ctx.ledger, self.on_limit
-        if self.requests is not None:
-            ledger.limit(Limit("requests", self.requests, on_limit=on_limit))
-        if self.tool_calls is not None:
-            ledger.limit(Limit("tool_calls", self.tool_calls, on="tool", on_limit=on_limit))
-        if self.tokens is not None:
-            ledger.limit(
-                Limit("tokens", self.tokens, estimate=output_tokens, measure=total_tokens, on_limit=on_limit)
-            )
-
-    def _with(self, changes: dict[str, Any]) -> LimitsGuard:
-        """Return the limits of one turn.
+    def _for_turn(self, changes: Mapping[str, Any]) -> LimitsGuard:
+        """Return this guard with what `run(limits=…)` says.
 
         Raises:
-            ConfigError: there is no such limit.
+            ConfigError: there is no such limit, or its value is no amount.
         """
         known = [field.name for field in attrs.fields(LimitsGuard)]
         for name in changes:
             if name not in known:
-                close = get_close_matches(name, known, 1)
-                hint = f"; did you mean {close[0]!r}?" if close else ""
-                raise ConfigError(f"guard.limits: there is no limit {name!r}; there are {', '.join(known)}{hint}")
+                close = get_close_matches(name, known, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
+                raise ConfigError(f"run(limits=…) has no limit {name!r}: {hint}")
         return attrs.evolve(self, **changes)
+
+    def _limits(self) -> Iterator[Limit]:
+        if self.requests is not None:
+            yield Limit("requests", self.requests, on_limit=self.on_limit)
+        if self.tool_calls is not None:
+            yield Limit("tool_calls", self.tool_calls, on="tool", on_limit=self.on_limit)
+        if self.tokens is not None:
+            meter = TokenMeter()
+
+            def used(request: ModelRequest, usage: Usage) -> int:
+                meter.learn(request, usage)
+                return usage.total_tokens
+
+            yield Limit("tokens", self.tokens, estimate=meter.tokens, measure=used, on_limit=self.on_limit)

@@ -1,4 +1,4 @@
-"""model.retry: call a model again after an error that may pass."""
+"""`model.retry`: try a model call again when its failure says that this may help."""
 
 from __future__ import annotations
 
@@ -7,50 +7,78 @@ import random
 from typing import ClassVar
 
 import anyio
+import attrs
 
-from agentx import SYSTEM_CLOCK, CallNext, Clock, ModelContext, ModelError, ModelResponse, Plugin, hookimpl
+from agentx import SYSTEM_CLOCK, CallNext, Clock, ConfigError, ModelContext, ModelError, ModelResponse, Plugin, hookimpl
+
+
+def _positive(_: Retry, field: attrs.Attribute[float], value: float) -> None:
+    if not 0 <= value < math.inf:
+        raise ConfigError(f"model.retry: {field.name} must be a number of at least 0, not {value}")
 
 
 class Retry(Plugin):
-    """Repeat model calls that failed with an error marked `retryable`, waiting longer each time.
+    """Try a model call again, with growing random waits, when its error is marked retryable.
 
-    The wait is drawn evenly between 0 and the backoff of the attempt ("full jitter"), so that clients that failed
-    together do not come back together. What the provider asked for in Retry-After is the least wait, and jitter is
-    added to it. A wait that the turn's deadline does not allow is not begun: the error goes on at once.
+    A wait that the provider asked for is kept: never shorter, and a little longer so that clients do not come back
+    all at once. Without one the wait is random between 0 and `base_delay * 2 ** n`, at most `max_delay` ("full
+    jitter", https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/). A wait that does not fit
+    before the turn's deadline, or a longer one than `max_retry_after`, is not begun: the call fails at once.
     """
 
-    id: ClassVar = "model.retry"
+    id: ClassVar[str] = "model.retry"
 
-    attempts: int = 4
-    """Calls in all."""
-    base_seconds: float = 0.5
-    """The backoff of the first repetition; it doubles each time."""
-    max_seconds: float = 30.0
-    """The longest backoff, and the longest Retry-After that is waited for."""
+    attempts: int = attrs.field(default=4)
+    """Of each model call, the first one included."""
+    base_delay: float = attrs.field(default=0.5, validator=_positive)
+    """Seconds; the first wait is at most this long."""
+    max_delay: float = attrs.field(default=30.0, validator=_positive)
+    """Seconds; no wait of our own is longer."""
+    max_retry_after: float = attrs.field(default=300.0, validator=_positive)
+    """Seconds; a provider that asks for more is not waited for."""
+
+    @attempts.validator
+    def _check_attempts(self, _: attrs.Attribute[int], value: int) -> None:
+        if value < 1:
+            raise ConfigError(f"model.retry: attempts must be at least 1, not {value}")
 
     @hookimpl(repeats=True)
     async def model(self, ctx: ModelContext, call_next: CallNext[ModelResponse]) -> ModelResponse:
-        attempt = 1
+        failures = 0
         while True:
             try:
                 return await call_next()
             except ModelError as error:
-                wait = self._wait(error, attempt)
-                if wait is None:
+                failures += 1
+                delay = self._delay(error, failures)
+                if delay is None:
                     raise
-                ctx.emit("waiting", attempt=attempt, seconds=round(wait, 3), error=type(error).__name__)
-            await ctx.get(Clock, SYSTEM_CLOCK).sleep(wait)
-            attempt += 1
+                reason = f"{type(error).__name__}: {error}"
+            ctx.emit("wait", attempt=failures + 1, seconds=delay, reason=reason)
+            await ctx.get(Clock, SYSTEM_CLOCK).sleep(delay)
 
-    def _wait(self, error: ModelError, attempt: int) -> float | None:
-        """Return the seconds to wait before the next attempt, or `None` if there is none."""
-        if not error.retryable or attempt >= self.attempts:
+    def _delay(self, error: ModelError, failures: int) -> float | None:
+        """Return the seconds to wait after so many failures; `None` gives up, and a note on the error says why."""
+        if not error.retryable:
             return None
-        asked = error.retry_after
-        if asked is None or not math.isfinite(asked) or asked < 0:
-            asked = 0.0
-        backoff = min(self.max_seconds, self.base_seconds * 2 ** (attempt - 1))
-        wait = asked + random.uniform(0, backoff if not asked else min(backoff, asked))
-        if asked > self.max_seconds or anyio.current_time() + wait > anyio.current_effective_deadline():
+        if failures >= self.attempts:
+            if failures > 1:
+                error.add_note(f"model.retry: tried {failures} times")
             return None
-        return wait
+        asked = _asked(error)
+        if asked > self.max_retry_after:
+            limit = f"max_retry_after is {self.max_retry_after:g} s"
+            error.add_note(f"model.retry: not tried again, the provider asks to wait {asked:g} s and {limit}")
+            return None
+        delay = asked + random.uniform(0, min(self.max_delay, self.base_delay * 2.0 ** min(failures - 1, 60)))
+        left = anyio.current_effective_deadline() - anyio.current_time()
+        if delay >= left:
+            error.add_note(f"model.retry: not tried again, a wait of {delay:.1f} s does not fit before the deadline")
+            return None
+        return delay
+
+
+def _asked(error: ModelError) -> float:
+    """Return the seconds that the provider asked to wait; what is no number of seconds asks for nothing."""
+    asked = error.retry_after
+    return asked if asked is not None and 0 < asked < math.inf else 0.0

@@ -27,9 +27,9 @@ VALUES = (EMAIL, CARD, IBAN, GERMAN_IBAN, PHONE, US_PHONE, TOKEN, JWT)
 
 # fmt: off
 FRAGMENTS = (
-    *VALUES, PRIVATE_KEY, "bob@", "bob@acme.", "4111 11", "DE89", "GB29 NWBK", "+49", "+1 (", "sk-", "0049", "%40", "1/2",
+    *VALUES, PRIVATE_KEY, "bob@", "bob@acme.", "4111 11", "DE89", "GB29 NWBK", "+49", "+1 (", "sk-", "0049", "%40",
     "-----BEGIN", "-----BEGIN RSA PRIVATE KEY-----", "Bearer ", "word", "The end. ", "[EMAIL_1]", "[CARD_2]",
-    "\\", "\\n", " ", "  ", "\n", ",", ". ", "-", "n", "a", "7", "@", "://", "(", "é", "联", "１", "「",
+    "1/2", "\\", "\\n", " ", "  ", "\n", ",", ". ", "-", "n", "a", "7", "@", "://", "(", "é", "联", "１", "「",
 )
 """Values, beginnings of values and what may stand between them."""
 # fmt: on

@@ -14,6 +14,7 @@ from agentx_redact_pii._spans import Span, merge
 from plugins.test_redact_pii_common import (
     EMAIL,
     FIND,
+    FRAGMENTS,
     PRIVATE_KEY,
     TOKEN,
     masked,

@@ -220,16 +220,16 @@ class Masker:
             changes["output"] = self.text(result.output)
         return _changed(result, **changes)
 
-    def failure(self, failure: ToolFailed) -> ToolFailed:
+    def failure(self, failure: ToolFailed, mask: Mask) -> ToolFailed:
         """Return a tool's failure masked: itself if there is nothing to mask, also in what it came from."""
         texts: list[str] = []
         error: BaseException | None = failure
         while error is not None and len(texts) < _CHAIN:
             texts.append(str(error))
             error = error.__cause__ or error.__context__
-        if all(self.foreign(text) == text for text in texts):
+        if all(mask(text) == text for text in texts):
             return failure
-        return ToolFailed(self.foreign(str(failure)), tool=failure.tool, reason=failure.reason)
+        return ToolFailed(mask(str(failure)), tool=failure.tool, reason=failure.reason)
 
     # Tool arguments
 

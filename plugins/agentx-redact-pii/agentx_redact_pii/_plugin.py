@@ -25,7 +25,7 @@ from agentx import (
 )
 
 from ._iban import find_ibans
-from ._masker import Masker
+from ._masker import Mask, Masker
 from ._personal import find_cards, find_emails, has_phones, phone_finder
 from ._secrets import find_tokens
 from ._spans import Finder, Recognisers
@@ -140,12 +140,17 @@ class RedactPii(Plugin[None]):
         try:
             result = await call_next()
         except ToolFailed as failure:
-            safe = masker.failure(failure)
+            safe = masker.failure(failure, _mask_of(masker, ctx))
             if safe is failure:
                 raise
             raise safe from None  # the cause says the value too
         finally:
             if real != asked:
                 ctx.args = asked  # for the layers outside: logs and spans
-        is_sub_agent = f"{ctx.session_id}/{ctx.call_id}" in masker.vault.sub_sessions
-        return masker.result(result, masker.text if is_sub_agent else masker.foreign)
+        return masker.result(result, _mask_of(masker, ctx))
+
+
+def _mask_of(masker: Masker, ctx: ToolContext) -> Mask:
+    """Return how to mask what a tool said: a sub-agent that uses the same vault has masked it already."""
+    is_sub_agent = f"{ctx.session_id}/{ctx.call_id}" in masker.vault.sub_sessions
+    return masker.text if is_sub_agent else masker.foreign

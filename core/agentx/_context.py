@@ -88,7 +88,7 @@ class AgentContext:
 
     @property
     def _agent(self) -> AgentFrame:
-        return cast(AgentFrame, self._frame)
+        return self._frame  # type: ignore[no-any-return]  # the frame of this level; no cast, this is hot
 
     @property
     def _by(self) -> str:
@@ -228,8 +228,8 @@ def _reducers(cls: type) -> tuple[dict[str, Any], frozenset[str]]:
     return reducers, frozenset([field.name for field in fields if field.metadata.get("secret")])
 
 
-def state_of(frame: SessionFrame, plugin: Plugin[Any]) -> Any:
-    plugin_id = instance_id(frame, plugin)
+def state_of(frame: SessionFrame, plugin: Plugin[Any], plugin_id: str = "") -> Any:
+    plugin_id = plugin_id or instance_id(frame, plugin)
     state = frame.states.get(plugin_id)
     cls = type(plugin).state_class
     if cls is None:
@@ -254,11 +254,11 @@ class SessionContext(AgentContext):
 
     @property
     def _agent(self) -> AgentFrame:
-        return cast(AgentFrame, self._frame.agent)
+        return self._frame.agent  # type: ignore[no-any-return]  # the frame of this level; no cast, this is hot
 
     @property
     def _session(self) -> SessionFrame:
-        return cast(SessionFrame, self._frame.session)
+        return self._frame.session  # type: ignore[no-any-return]  # the frame of this level; no cast, this is hot
 
     @property
     def session(self) -> Session[Any]:
@@ -298,9 +298,8 @@ class SessionContext(AgentContext):
         Raises:
             StateError: an unknown field, or a replaced field that overlapping tool calls update.
         """
-        session = self._session
-        state = state_of(session, plugin)
-        plugin_id = instance_id(session, plugin)
+        session, plugin_id = self._session, instance_id(self._session, plugin)
+        state = state_of(session, plugin, plugin_id)
         reducers, secret = _reducers(type(state))
         for name, value in changes.items():
             reduce = reducers.get(name, _MISSING)
@@ -310,7 +309,7 @@ class SessionContext(AgentContext):
                 self._alone(plugin_id, name)
             else:
                 changes[name] = reduce(getattr(state, name), value)
-        session.states[plugin_id] = attrs.evolve(state, **changes)
+        session.states[plugin_id] = type(state)(**{name: getattr(state, name) for name in reducers} | changes)
         if secret:
             changes = {name: value for name, value in changes.items() if name not in secret}
         session.record(StateUpdated, plugin_id, changes)
@@ -363,7 +362,7 @@ class TurnContext(SessionContext):
 
     @property
     def _turn(self) -> TurnFrame:
-        return cast(TurnFrame, self._frame.turn)
+        return self._frame.turn  # type: ignore[no-any-return]  # the frame of this level; no cast, this is hot
 
     @property
     def closing(self) -> str | None:

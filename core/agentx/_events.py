@@ -14,6 +14,7 @@ an event that is not stored has the `seq` of the stored one before it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any, ClassVar
 
 import attrs
@@ -98,6 +99,8 @@ class ModelAttempt(Event):
     usage: Usage | None = None
     error: str | None = None
     asked_by: str | None = None
+    cost: Decimal | None = None
+    """US dollars, where the provider itself states a price."""
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -523,13 +523,6 @@ class TurnFrame(_Level):
     def at_end(self, undo: Callable[[], Any]) -> None:
         self.undo = [*(self.undo or ()), undo]
 
-    def book(self, usage: Any) -> None:
-        """Add a model call's usage to the turn, and to those of the agents that called this one."""
-        self.totals.add(usage)
-        parent = self.session.parent
-        if parent is not None:
-            parent.book(usage)
-
     def warn(self, line: Line) -> None:
         limit, account = line.limit, line.account
         used, most = str(account.used), str(limit.maximum)

@@ -112,20 +112,13 @@ class Line:
 
 
 @attrs.frozen(eq=False, repr=False)
-class Hold:
-    """An amount reserved for one dispatch."""
-
-    line: Line
-    amount: Amount
-
-
-@attrs.frozen(eq=False, repr=False)
 class Refusal:
     line: Line
     reason: str
 
 
-Holds = list[Hold]
+Holds = list[tuple[Line, Amount]]
+"""The amounts reserved for one dispatch."""
 Warned = Callable[[Line], None]
 
 
@@ -145,9 +138,9 @@ def reserve(lines: tuple[Line, ...], request: ModelRequest | None) -> Holds | Re
         account = line.account
         if limit.maximum is not None and account.used + account.reserved + amount > limit.maximum:  # type: ignore[operator]
             return Refusal(line, _reason(line, amount))
-        holds.append(Hold(line, amount))
-    for hold in holds:
-        hold.line.account.reserved += hold.amount  # type: ignore[operator]
+        holds.append((line, amount))
+    for line, amount in holds:
+        line.account.reserved += amount  # type: ignore[operator]
     return holds
 
 
@@ -160,8 +153,7 @@ def _reason(line: Line, amount: Amount) -> str:
 
 def settle(holds: Holds, request: ModelRequest | None, usage: Usage | None, warn: Warned) -> None:
     """Book what was used in place of what was reserved; unknown usage is booked at the reserved amount."""
-    for hold in holds:
-        line, amount = hold.line, hold.amount
+    for line, amount in holds:
         limit, account = line.limit, line.account
         account.reserved -= amount  # type: ignore[operator]
         if limit.measure is not None and request is not None:

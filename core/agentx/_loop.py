@@ -283,21 +283,32 @@ async def dispatch(frame: ModelFrame) -> ModelResponse:
         raise turn.halt()
     frame.attempts[0] += 1
     frame.sent[:] = [request]
-    attempt, usage, error = frame.attempts[0], None, None
+    attempt, usage, error, cost = frame.attempts[0], None, None, None
     stream = open_stream(frame, attempt)
     try:
         response = await model.respond(request, stream.emit)
         _check_response(response, model)
-        usage = response.usage
+        usage, cost = response.usage, response.cost
     except BaseException as failure:
         usage = failure.usage if isinstance(failure, ModelError) else None
         error = _describe(failure)
         raise
     finally:
         settle(holds, request, usage, turn.warn)
-        turn.book(usage)
-        turn.session.record(ModelAttempt, request.model, frame.call_index, attempt, usage, error, frame.asked_by)
+        turn.totals.add(usage)
+        turn.session.record(ModelAttempt, request.model, frame.call_index, attempt, usage, error, frame.asked_by, cost)
+        if turn.session.parent is not None:
+            _book_above(turn, (request.model, frame.call_index, attempt, usage, error), cost)
     return await stream.close(response)
+
+
+def _book_above(turn: TurnFrame, attempt: tuple[Any, ...], cost: Any) -> None:
+    """Count a sub-agent's dispatch in the turns that called it, and in their logs."""
+    usage, by = attempt[3], turn.agent.name
+    while turn.session.parent is not None:
+        turn = turn.session.parent
+        turn.totals.add(usage)
+        turn.session.record(ModelAttempt, *attempt, f"sub-agent {by}", cost)
 
 
 def _check_response(response: Any, model: Any) -> None:

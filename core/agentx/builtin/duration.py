@@ -2,60 +2,91 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+import logging
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 import attrs
 
 from agentx import (
     CallNext,
-    ModelContext,
-    ModelResponse,
+    Event,
+    ModelEnd,
+    ModelStart,
     Plugin,
     RunResult,
-    ToolContext,
-    ToolResult,
+    ToolResultEvent,
+    ToolStart,
     TurnContext,
-    reduced,
 )
 
+logger = logging.getLogger("agentx.observe")
 Spans = list[tuple[float, float]]
-"""From and to, in seconds of `perf_counter`; in the order in which they ended."""
+"""From and to, as the events say."""
 
 
 @attrs.frozen
 class Durations:
-    """Seconds of one or more turns. Model and tools may overlap where sub-agents run; the rest is agentx and plugins."""
+    """Seconds of one or more turns. What is neither the model's nor the tools' is agentx and plugins."""
 
     turns: int = 0
     seconds: float = 0.0
     model_seconds: float = 0.0
     """While at least one model call was under way, its retries and waits included."""
     tool_seconds: float = 0.0
-    """While at least one tool call was under way, waiting for approval included."""
+    """While at least one tool ran."""
     longest: float = 0.0
     """Seconds of the longest turn."""
 
-    def __add__(self, other: Durations) -> Durations:
+
+class DurationObserver(Plugin):
+    """Log how long each turn took, at level INFO of the logger `agentx.observe`.
+
+    `DurationObserver.of(session.events)` has the numbers of a whole session. The log of events is all it needs, so it
+    keeps no state.
+    """
+
+    id: ClassVar[str] = "observe.duration"
+
+    async def turn(self, ctx: TurnContext, call_next: CallNext[RunResult[Any]]) -> RunResult[Any]:
+        try:
+            return await call_next()
+        finally:
+            if logger.isEnabledFor(logging.INFO):
+                took = self.of(ctx.events)
+                logger.info(
+                    "turn %s took %.3f s: model %.3f s, tools %.3f s",
+                    ctx.turn_id,
+                    took.seconds,
+                    took.model_seconds,
+                    took.tool_seconds,
+                )
+
+    @staticmethod
+    def of(events: Iterable[Event]) -> Durations:
+        """Return the durations of the turns among `events`; one without its end lasts to its last event."""
+        turns: dict[str, tuple[float, float]] = {}
+        spans: dict[str, Spans] = {"model": [], "tool": []}
+        started: dict[tuple[str | None, object], float] = {}
+        for event in events:
+            if event.turn_id is not None:
+                turns[event.turn_id] = (turns.get(event.turn_id, (event.time, 0.0))[0], event.time)
+            _span(event, started, spans)
+        seconds = [max(0.0, last - first) for first, last in turns.values()]
         return Durations(
-            self.turns + other.turns,
-            self.seconds + other.seconds,
-            self.model_seconds + other.model_seconds,
-            self.tool_seconds + other.tool_seconds,
-            self.longest if self.longest > other.longest else other.longest,
+            len(turns), sum(seconds), _covered(spans["model"]), _covered(spans["tool"]), max(seconds, default=0.0)
         )
 
 
-class Running:
-    """The spans of a running turn."""
-
-    __slots__ = ("model", "outer", "tools")
-
-    def __init__(self, outer: Running | None) -> None:
-        self.model: Spans = []
-        self.tools: Spans = []
-        self.outer = outer
-        """That of the turn that called this sub-agent."""
+def _span(event: Event, started: dict[tuple[str | None, object], float], spans: dict[str, Spans]) -> None:
+    if isinstance(event, ModelStart):
+        started[event.turn_id, event.call_index] = event.time
+    elif isinstance(event, ToolStart):
+        started[event.turn_id, event.call_id] = event.time
+    elif isinstance(event, ModelEnd):
+        spans["model"].append((started.pop((event.turn_id, event.call_index), event.time), event.time))
+    elif isinstance(event, ToolResultEvent):
+        spans["tool"].append((started.pop((event.turn_id, event.result.call_id), event.time), event.time))
 
 
 def _covered(spans: Spans) -> float:
@@ -67,45 +98,3 @@ def _covered(spans: Spans) -> float:
             end = stop
     return total
 
-
-@attrs.frozen
-class DurationState:
-    total: Durations = reduced(Durations.__add__, default=Durations())
-    last: Durations = Durations()
-
-
-class DurationObserver(Plugin[DurationState]):
-    """Measure turns, and the time in them that models and tools took.
-
-    `session.state.of(observer)` has `total` and `last`, up to the last turn that ended.
-    """
-
-    id: ClassVar[str] = "observe.duration"
-
-    async def turn(self, ctx: TurnContext, call_next: CallNext[RunResult[Any]]) -> RunResult[Any]:
-        running = Running(ctx.get(Running, None))
-        ctx.provide(Running, running)
-        start = perf_counter()
-        try:
-            return await call_next()
-        finally:
-            seconds = perf_counter() - start
-            if running.outer is not None:
-                running.outer.model.extend(running.model)
-                running.outer.tools.extend(running.tools)
-            turn = Durations(1, seconds, _covered(running.model), _covered(running.tools), seconds)
-            ctx.update(self, total=turn, last=turn)
-
-    async def model(self, ctx: ModelContext, call_next: CallNext[ModelResponse]) -> ModelResponse:
-        spans, start = ctx.get(Running).model, perf_counter()
-        try:
-            return await call_next()
-        finally:
-            spans.append((start, perf_counter()))
-
-    async def tool(self, ctx: ToolContext, call_next: CallNext[ToolResult]) -> ToolResult:
-        spans, start = ctx.get(Running).tools, perf_counter()
-        try:
-            return await call_next()
-        finally:
-            spans.append((start, perf_counter()))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, ClassVar, Literal
 
 import anyio
@@ -31,6 +32,23 @@ def _is_verb(_: LimitsGuard, field: attrs.Attribute[Any], value: Any) -> None:
         raise ConfigError(f"guard.limits: {field.name} is 'stop' or 'answer', not {value!r}")
 
 
+@lru_cache
+def counted(key: str, maximum: int, on: Literal["model", "tool"], on_limit: OnLimit) -> Limit:
+    """Return a limit on a number of calls; the same one for every turn."""
+    return Limit(key, maximum, on=on, on_limit=on_limit)
+
+
+def metered(maximum: int, on_limit: OnLimit) -> Limit:
+    """Return a limit on tokens; what the turn's requests hold is counted by a meter of its own."""
+    meter = TokenMeter()
+
+    def used(request: ModelRequest, usage: Usage) -> int:
+        meter.learn(request, usage)
+        return usage.total_tokens
+
+    return Limit("tokens", maximum, estimate=meter.tokens, measure=used, on_limit=on_limit)
+
+
 class LimitsGuard(Plugin):
     """Limit what one turn may take. At a limit its status is `limit`, and what there is stays in the history.
 
@@ -53,8 +71,12 @@ class LimitsGuard(Plugin):
     async def turn(self, ctx: TurnContext, call_next: CallNext[RunResult[Any]]) -> RunResult[Any]:
         chosen = self._for_turn(ctx.limits) if ctx.limits else self
         ledger = ctx.ledger
-        for limit in chosen._limits():
-            ledger.limit(limit)
+        if chosen.requests is not None:
+            ledger.limit(counted("requests", chosen.requests, "model", chosen.on_limit))
+        if chosen.tool_calls is not None:
+            ledger.limit(counted("tool_calls", chosen.tool_calls, "tool", chosen.on_limit))
+        if chosen.tokens is not None:
+            ledger.limit(metered(chosen.tokens, chosen.on_limit))
         if chosen.seconds is None:
             return await call_next()
         with anyio.move_on_after(chosen.seconds):
@@ -75,17 +97,3 @@ class LimitsGuard(Plugin):
                 hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
                 raise ConfigError(f"run(limits=…) has no limit {name!r}: {hint}")
         return attrs.evolve(self, **changes)
-
-    def _limits(self) -> Iterator[Limit]:
-        if self.requests is not None:
-            yield Limit("requests", self.requests, on_limit=self.on_limit)
-        if self.tool_calls is not None:
-            yield Limit("tool_calls", self.tool_calls, on="tool", on_limit=self.on_limit)
-        if self.tokens is not None:
-            meter = TokenMeter()
-
-            def used(request: ModelRequest, usage: Usage) -> int:
-                meter.learn(request, usage)
-                return usage.total_tokens
-
-            yield Limit("tokens", self.tokens, estimate=meter.tokens, measure=used, on_limit=self.on_limit)

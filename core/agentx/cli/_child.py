@@ -74,7 +74,7 @@ def ask(task: str, choice: Choice, *, limit: float = LIMIT, **options: Any) -> A
         with tempfile.TemporaryDirectory(prefix="agentx-") as folder:
             ending = _run(question, Path(folder), limit)
             said = list(_lines(Path(folder, "said")))
-            complaint = _last_line(Path(folder, "stderr"))
+            complaint = _last_line(Path(folder, "stderr"), said[-1].get("complaints", 0) if said else 0)
         if said and "answer" in said[-1]:
             return said[-1]["answer"]
         if said and "error" in said[-1]:
@@ -88,9 +88,9 @@ def ask(task: str, choice: Choice, *, limit: float = LIMIT, **options: Any) -> A
 
 def _run(question: Mapping[str, Any], folder: Path, limit: float) -> str:
     """Run a child until it ends or has said nothing for `limit` seconds; return how it ended."""
-    asked, said = folder / "asked", folder / "said"
-    asked.write_text(json.dumps({**question, "said": str(said)}))
-    with (folder / "stderr").open("wb") as complaints, _child(asked, complaints) as process:
+    asked, said, stderr = folder / "asked", folder / "said", folder / "stderr"
+    asked.write_text(json.dumps({**question, "said": str(said), "complaints": str(stderr)}))
+    with stderr.open("wb") as complaints, _child(asked, complaints) as process:
         size, deadline = -1, time.monotonic() + limit
         while process.poll() is None:
             grown = said.stat().st_size if said.exists() else 0
@@ -147,7 +147,8 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def _last_line(file: Path) -> str:
-    """Return the last line of what the child complained, which is often the reason of its end."""
-    lines = [line.strip() for line in file.read_text("utf-8", "replace").splitlines() if line.strip()]
+def _last_line(file: Path, start: int) -> str:
+    """Return the last line of what the child complained since `start`, which is often the reason of its end."""
+    text = file.read_bytes()[start:].decode("utf-8", "replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""

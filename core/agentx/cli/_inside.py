@@ -41,14 +41,15 @@ class Child:
         self.options: Mapping[str, Any] = question["options"]
         self.failed: Mapping[str, str] = question["failed"]
         self._file: str = question["said"]
+        self._complaints: str = question["complaints"]
 
     def say(self, **line: Any) -> None:
         with open(self._file, "a", encoding="utf-8") as file:  # noqa: PTH123  # a path as text, from another process
             file.write(json.dumps(line, default=str) + "\n")
 
     def at(self, plugin: str) -> None:
-        """Say what is next, so that whoever waits knows the culprit."""
-        self.say(at=plugin)
+        """Say what is next, so that whoever waits knows the culprit, and where its complaints begin."""
+        self.say(at=plugin, complaints=os.path.getsize(self._complaints))  # noqa: PTH202  # a path as text
 
     def config(self) -> Config:
         if self.options.get("ignore_config"):  # it is broken; the listing goes on without it

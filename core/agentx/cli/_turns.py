@@ -152,6 +152,7 @@ def _leave_at_once(view: View) -> None:
 @contextmanager
 def opened(agent: Agent[Any, Any]) -> Iterator[Conversation]:
     """Open an agent and a session of it, and close both."""
+    agent.stack()  # plugins are imported here, where Ctrl-C is heard
     with (
         start_blocking_portal("asyncio") as portal,
         portal.wrap_async_context_manager(agent),

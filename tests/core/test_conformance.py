@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any, ClassVar
 
 import attrs
 import pytest
 
 from agentx import CallNext, Key, ModelContext, ModelResponse, Plugin, PluginError, TextPart, ToolContext, TurnContext
-from agentx.testing import CHECKS, ConformanceError, NotChecked, Subject, call, check, exercise, problems
+from agentx.builtin.duration import DurationObserver
+from agentx.builtin.limits import LimitsGuard
+from agentx.builtin.retry import Retry
+from agentx.builtin.tools import ToolsObserver
+from agentx.builtin.usage import UsageObserver
+from agentx.testing import CHECKS, ConformanceError, FakeClock, NotChecked, Subject, call, check, exercise, problems
 from agentx_pytest import PluginConformance
 
 from .bad_plugins import BAD, GOOD, AddsContextAsAnObserver, FailsOnClosing, Good, HidesTheToolsItWraps
@@ -159,6 +166,56 @@ async def test_a_test_may_bring_its_own_answers() -> None:
 class TestGood(PluginConformance):
     def plugin(self) -> Plugin[Any]:
         return Good()
+
+
+class TestUsageObserver(PluginConformance):
+    def plugin(self) -> Plugin[Any]:
+        return UsageObserver()
+
+
+class TestToolsObserver(PluginConformance):
+    def plugin(self) -> Plugin[Any]:
+        return ToolsObserver()
+
+
+class TestDurationObserver(PluginConformance):
+    def plugin(self) -> Plugin[Any]:
+        return DurationObserver()
+
+
+class TestLimitsGuard(PluginConformance):
+    def plugin(self) -> Plugin[Any]:
+        return LimitsGuard(requests=100, tool_calls=100, seconds=3600)
+
+
+class TestRetry(PluginConformance):
+    def plugin(self) -> Plugin[Any]:
+        return Retry()
+
+    def companions(self) -> Sequence[Plugin[Any]]:
+        return [FakeClock()]
+
+
+class Recorded(PluginConformance):
+    """Notes which checks the tests run, and runs none."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def run_check(self, name: str, backend: str) -> None:
+        self.names.append(name)
+
+
+def test_the_class_has_a_test_for_every_check_and_the_guide_names_each() -> None:
+    recorded = Recorded()
+    tests = [name for name in dir(PluginConformance) if name.startswith("test_")]
+    for name in tests:
+        getattr(recorded, name)("asyncio")
+    assert sorted(recorded.names) == sorted(CHECKS)
+    guide = (Path(__file__).parents[2] / "docs" / "how-to" / "test-a-plugin.md").read_text(encoding="utf-8")
+    assert [name for name in tests if f"| `{name}` |" not in guide] == []
 
 
 # exercise

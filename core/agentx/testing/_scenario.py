@@ -66,26 +66,27 @@ async def lookup(word: str) -> str:
 
 WORDS = (
     "walnut",
-    "cedar",
-    "maple",
     "willow",
-    "hazel",
-    "juniper",
     "linden",
     "poplar",
-    "sycamore",
-    "hawthorn",
-    "chestnut",
-    "larch",
-    "rowan",
     "laurel",
-    "magnolia",
     "acacia",
-    "cypress",
-    "tamarind",
     "baobab",
-    "mulberry",
+    "banyan",
+    "cherry",
+    "citrus",
+    "cashew",
+    "almond",
+    "spruce",
+    "medlar",
+    "mallow",
+    "orange",
+    "papaya",
+    "loquat",
+    "pecans",
+    "quince",
 )
+"""What sessions are told apart by: of one length, so that counts of characters and tokens are the same for all."""
 
 
 def word_in(text: str) -> str:

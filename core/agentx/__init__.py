@@ -10,88 +10,234 @@ if TYPE_CHECKING:
         Agent as Agent,
     )
     from ._clock import (
-        Clock as Clock,
         SYSTEM_CLOCK as SYSTEM_CLOCK,
+    )
+    from ._clock import (
+        Clock as Clock,
     )
     from ._context import (
         AgentContext as AgentContext,
+    )
+    from ._context import (
         Key as Key,
+    )
+    from ._context import (
         ModelContext as ModelContext,
+    )
+    from ._context import (
         SessionContext as SessionContext,
+    )
+    from ._context import (
         ToolContext as ToolContext,
+    )
+    from ._context import (
         TurnContext as TurnContext,
     )
     from ._errors import (
         AgentxError as AgentxError,
+    )
+    from ._errors import (
         AuthenticationError as AuthenticationError,
+    )
+    from ._errors import (
         BadResponseError as BadResponseError,
+    )
+    from ._errors import (
         CodecError as CodecError,
+    )
+    from ._errors import (
         ConfigError as ConfigError,
+    )
+    from ._errors import (
         ContentPolicyError as ContentPolicyError,
+    )
+    from ._errors import (
         ContextWindowError as ContextWindowError,
+    )
+    from ._errors import (
         EventLoopRunningError as EventLoopRunningError,
+    )
+    from ._errors import (
         HookError as HookError,
+    )
+    from ._errors import (
         ModelConnectionError as ModelConnectionError,
+    )
+    from ._errors import (
         ModelError as ModelError,
+    )
+    from ._errors import (
         ModelNotFoundError as ModelNotFoundError,
+    )
+    from ._errors import (
         ModelTimeoutError as ModelTimeoutError,
+    )
+    from ._errors import (
         NoOutputError as NoOutputError,
+    )
+    from ._errors import (
         OrderError as OrderError,
+    )
+    from ._errors import (
         OverloadedError as OverloadedError,
+    )
+    from ._errors import (
         PermissionDeniedError as PermissionDeniedError,
+    )
+    from ._errors import (
         PluginError as PluginError,
+    )
+    from ._errors import (
         PluginLoadError as PluginLoadError,
+    )
+    from ._errors import (
         QuotaError as QuotaError,
+    )
+    from ._errors import (
         RateLimitError as RateLimitError,
+    )
+    from ._errors import (
         RequestRejectedError as RequestRejectedError,
+    )
+    from ._errors import (
         ServerError as ServerError,
+    )
+    from ._errors import (
         ServiceError as ServiceError,
+    )
+    from ._errors import (
         SessionAccessError as SessionAccessError,
+    )
+    from ._errors import (
         SessionBusyError as SessionBusyError,
+    )
+    from ._errors import (
         SessionClosedError as SessionClosedError,
+    )
+    from ._errors import (
         SessionConflictError as SessionConflictError,
+    )
+    from ._errors import (
         SessionError as SessionError,
+    )
+    from ._errors import (
         SessionPausedError as SessionPausedError,
+    )
+    from ._errors import (
         StateError as StateError,
+    )
+    from ._errors import (
         StreamCutError as StreamCutError,
+    )
+    from ._errors import (
         ToolError as ToolError,
+    )
+    from ._errors import (
         ToolFailed as ToolFailed,
+    )
+    from ._errors import (
         ToolNameError as ToolNameError,
+    )
+    from ._errors import (
         ToolSchemaError as ToolSchemaError,
+    )
+    from ._errors import (
         TurnAborted as TurnAborted,
+    )
+    from ._errors import (
         UnknownProviderError as UnknownProviderError,
     )
     from ._events import (
         ApprovalDecided as ApprovalDecided,
+    )
+    from ._events import (
         ApprovalRequested as ApprovalRequested,
+    )
+    from ._events import (
         DeltaEvent as DeltaEvent,
+    )
+    from ._events import (
         ErrorEvent as ErrorEvent,
+    )
+    from ._events import (
         Event as Event,
+    )
+    from ._events import (
         HistoryReplaced as HistoryReplaced,
+    )
+    from ._events import (
         LimitWarning as LimitWarning,
+    )
+    from ._events import (
         ModelAttempt as ModelAttempt,
+    )
+    from ._events import (
         ModelEnd as ModelEnd,
+    )
+    from ._events import (
         ModelRetrying as ModelRetrying,
+    )
+    from ._events import (
         ModelStart as ModelStart,
+    )
+    from ._events import (
         PluginEvent as PluginEvent,
+    )
+    from ._events import (
         PromptPrefixChanged as PromptPrefixChanged,
+    )
+    from ._events import (
         SessionEnd as SessionEnd,
+    )
+    from ._events import (
         SessionStart as SessionStart,
+    )
+    from ._events import (
         StateUpdated as StateUpdated,
+    )
+    from ._events import (
         SteerInput as SteerInput,
+    )
+    from ._events import (
         SubAgentEvent as SubAgentEvent,
+    )
+    from ._events import (
         TextDeltaEvent as TextDeltaEvent,
+    )
+    from ._events import (
         ThinkingDeltaEvent as ThinkingDeltaEvent,
+    )
+    from ._events import (
         ToolArgsDeltaEvent as ToolArgsDeltaEvent,
+    )
+    from ._events import (
         ToolCallEvent as ToolCallEvent,
+    )
+    from ._events import (
         ToolProgress as ToolProgress,
+    )
+    from ._events import (
         ToolResultEvent as ToolResultEvent,
-        ToolStart as ToolStart,
+    )
+    from ._events import (
         ToolsChanged as ToolsChanged,
+    )
+    from ._events import (
+        ToolStart as ToolStart,
+    )
+    from ._events import (
         TurnEnd as TurnEnd,
+    )
+    from ._events import (
         TurnStart as TurnStart,
+    )
+    from ._events import (
         UnknownEvent as UnknownEvent,
+    )
+    from ._events import (
         UserInput as UserInput,
+    )
+    from ._events import (
         kind_of as kind_of,
     )
     from ._history import (
@@ -99,6 +245,8 @@ if TYPE_CHECKING:
     )
     from ._hookspecs import (
         CallNext as CallNext,
+    )
+    from ._hookspecs import (
         hookimpl as hookimpl,
     )
     from ._ledger import (
@@ -106,33 +254,77 @@ if TYPE_CHECKING:
     )
     from ._messages import (
         FilePart as FilePart,
+    )
+    from ._messages import (
         Message as Message,
+    )
+    from ._messages import (
         ModelRequest as ModelRequest,
+    )
+    from ._messages import (
         ModelResponse as ModelResponse,
+    )
+    from ._messages import (
         ModelSettings as ModelSettings,
+    )
+    from ._messages import (
         OpaquePart as OpaquePart,
+    )
+    from ._messages import (
         Part as Part,
+    )
+    from ._messages import (
         TextDelta as TextDelta,
+    )
+    from ._messages import (
         TextPart as TextPart,
+    )
+    from ._messages import (
         ThinkingDelta as ThinkingDelta,
+    )
+    from ._messages import (
         ThinkingPart as ThinkingPart,
+    )
+    from ._messages import (
         ToolArgsDelta as ToolArgsDelta,
+    )
+    from ._messages import (
         ToolCall as ToolCall,
+    )
+    from ._messages import (
         ToolResult as ToolResult,
+    )
+    from ._messages import (
         ToolSpec as ToolSpec,
+    )
+    from ._messages import (
         Usage as Usage,
     )
     from ._models import (
         Emit as Emit,
+    )
+    from ._models import (
         Model as Model,
+    )
+    from ._models import (
         ModelInfo as ModelInfo,
+    )
+    from ._models import (
         ModelProvider as ModelProvider,
+    )
+    from ._models import (
         Progress as Progress,
+    )
+    from ._models import (
         PullsWeights as PullsWeights,
     )
     from ._plugin import (
         Plugin as Plugin,
+    )
+    from ._plugin import (
         reduced as reduced,
+    )
+    from ._plugin import (
         state_field as state_field,
     )
     from ._result import (
@@ -140,22 +332,28 @@ if TYPE_CHECKING:
     )
     from ._session import (
         Session as Session,
+    )
+    from ._session import (
         Stream as Stream,
     )
     from ._store import (
         MemoryStore as MemoryStore,
+    )
+    from ._store import (
         SessionLog as SessionLog,
+    )
+    from ._store import (
         Store as Store,
     )
     from ._tools import (
         Tool as Tool,
+    )
+    from ._tools import (
         tool as tool,
     )
 
 _WHERE = {
-    "_agent": (
-        "Agent",
-    ),
+    "_agent": ("Agent",),
     "_clock": (
         "Clock",
         "SYSTEM_CLOCK",
@@ -241,16 +439,12 @@ _WHERE = {
         "UserInput",
         "kind_of",
     ),
-    "_history": (
-        "keep_recent",
-    ),
+    "_history": ("keep_recent",),
     "_hookspecs": (
         "CallNext",
         "hookimpl",
     ),
-    "_ledger": (
-        "Limit",
-    ),
+    "_ledger": ("Limit",),
     "_messages": (
         "FilePart",
         "Message",
@@ -282,9 +476,7 @@ _WHERE = {
         "reduced",
         "state_field",
     ),
-    "_result": (
-        "RunResult",
-    ),
+    "_result": ("RunResult",),
     "_session": (
         "Session",
         "Stream",
@@ -300,7 +492,7 @@ _WHERE = {
     ),
 }
 _MODULES = {name: module for module, names in _WHERE.items() for name in names}
-__all__ = sorted(_MODULES)  # noqa: PLE0605  # the same names as above; a test compares them
+__all__ = sorted(_MODULES)  # the same names as above; a test compares them
 
 
 def __getattr__(name: str) -> object:

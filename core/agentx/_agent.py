@@ -18,12 +18,13 @@ from ._frames import AgentFrame, SessionFrame, Toolbox
 from ._hookspecs import HOOKS
 from ._host import Host, drain, loop_token
 from ._loop import ask, dispatch, run_tool, steps
+from ._members import Used
 from ._messages import NO_SETTINGS, Message, ModelSettings, ToolResult, UserInput
 from ._messages import ModelResponse as Response
 from ._models import Model, model_name, split_model_id
 from ._onion import Onions, compile_lifetime, compile_onion
 from ._plugin import Plugin
-from ._plugins import Overrides, Registry, Stack, Used
+from ._plugins import Overrides, Registry, Stack
 from ._result import RunResult, result_of
 from ._session import Session, Stream
 from ._store import MemoryStore, Store
@@ -70,7 +71,8 @@ class Agent(Generic[Deps, Out]):
         tools: functions or `@tool`s.
         plugins: plugins in the order of `use`.
         autoload: which installed plugins load: `all`, `listed`, `none`; by default as configured.
-        config: a file, a mapping, or `False` for none; by default agentx.toml or pyproject.toml in the working directory.
+        config: a file, a mapping, or `False` for none; by default agentx.toml or pyproject.toml of the working
+            directory.
         store: where sessions live; by default in memory.
         limits: settings of `guard.limits`, such as `{"requests": 10}`.
         settings: how to sample.
@@ -98,7 +100,7 @@ class Agent(Generic[Deps, Out]):
         self.name = name
         self.instructions = instructions
         self.settings = settings or NO_SETTINGS
-        self.store: Store = store or MemoryStore()
+        self.store: Store = MemoryStore() if store is None else store
         self._tools = [item if isinstance(item, Tool) else tool(item) for item in tools]
         self._used: list[Used] = []
         self._autoload = autoload
@@ -136,7 +138,9 @@ class Agent(Generic[Deps, Out]):
             PluginError: the agent has been opened already, or there is nothing to use.
         """
         if self._registry is not None:
-            raise PluginError(f"agent {self.name!r} has been opened; use plugins before that, or agent.override(use=[…])")
+            raise PluginError(
+                f"agent {self.name!r} has been opened; use plugins before that, or agent.override(use=[…])"
+            )
         unknown = [hook for hook in hooks if hook not in HOOKS]
         if unknown:
             raise PluginError(f"there is no hook {unknown[0]!r}: the hooks are {', '.join(HOOKS)}")
@@ -169,7 +173,11 @@ class Agent(Generic[Deps, Out]):
         """
         if self._registry is None:
             self._registry = Registry(
-                self.name, self._used, config=self._config, autoload=self._autoload, limits=self._limits,
+                self.name,
+                self._used,
+                config=self._config,
+                autoload=self._autoload,
+                limits=self._limits,
                 command_line=self._command_line,
             )
         active = self._active()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
+from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overload
 
@@ -143,7 +143,8 @@ class AgentContext:
         if default is not _MISSING:
             return default
         raise ServiceError(
-            f"{self._by} needs {key_name(key)}, which nobody provides here: declare it in `needs`, so that loading says who could"
+            f"{self._by} needs {key_name(key)}, which nobody provides here: "
+            "declare it in `needs`, so that loading says who could"
         )
 
     def _owners_toolbox(self) -> Any:
@@ -220,7 +221,7 @@ class StateView:
         return cast(S, state_of(self._frame, plugin))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _reducers(cls: type) -> tuple[dict[str, Any], frozenset[str]]:
     """Return how each field of a state class is merged, and which are secret."""
     fields = attrs.fields(cls)
@@ -300,7 +301,7 @@ class SessionContext(AgentContext):
         """
         session, plugin_id = self._session, instance_id(self._session, plugin)
         state = state_of(session, plugin, plugin_id)
-        reducers, secret = _reducers(type(state))
+        reducers, secret = _reducers(type(state))  # type: ignore[arg-type]  # a class is hashable
         for name, value in changes.items():
             reduce = reducers.get(name, _MISSING)
             if reduce is _MISSING:
@@ -433,7 +434,7 @@ class TurnContext(SessionContext):
         return History(self._session, self._by, self._changes)
 
     def stop(self, reason: str, *, status: str = "stopped", output: Any = None) -> None:
-        """Mark the turn as to be ended: no new model call or tool starts, running tools finish, other calls are skipped.
+        """Mark the turn as to be ended: no new model call or tool starts, running tools finish, other calls skip.
 
         Args:
             reason: for `RunResult.reason`.
@@ -494,7 +495,13 @@ class TurnContext(SessionContext):
         if isinstance(self._frame, TurnFrame):
             toolbox = self._session.toolbox
             names = [item.name for item in add]
-            self._turn.at_end(lambda: [toolbox.remove(n) for n in names if n in toolbox.owned_by(owner)])
+
+            def undo() -> None:
+                for name in names:
+                    if name in toolbox.owned_by(owner):
+                        toolbox.remove(name)
+
+            self._turn.at_end(undo)
 
     def add_instructions(self, text: str) -> None:
         """Add a section to the instructions at this level; sections stand in the order of their plugins' ids."""
@@ -640,7 +647,7 @@ class ToolContext(TurnContext, Generic[Deps]):
     @property
     def args(self) -> Mapping[str, Any]:
         """The arguments as JSON values; replaceable before phase `verify`, and validated again before the tool runs."""
-        return MappingProxyType(self._frame.args)  # type: ignore[arg-type]  # a dict
+        return MappingProxyType(self._frame.args)
 
     @args.setter
     def args(self, value: Mapping[str, Any]) -> None:

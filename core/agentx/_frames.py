@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
-from ._errors import AbortSignal, StopSignal, SessionClosedError, ToolNameError, TurnSignal
-from ._events import Event, LimitWarning, ToolsChanged
+from ._errors import AbortSignal, SessionClosedError, StopSignal, ToolNameError, TurnSignal
+from ._events import Event, LimitWarning, SessionStart, ToolsChanged
 from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
 from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec, Usage
 
@@ -141,15 +141,17 @@ class _Level:
     """What every level has: services, limits, totals. A level without any costs nothing."""
 
     __slots__ = ()
-    limits: list[tuple[Limit, str]] | None
-    services: dict[Any, Any] | None
+
+    if TYPE_CHECKING:
+        limits: list[tuple[Limit, str]] | None
+        services: dict[Any, Any] | None
 
     def lines(self) -> tuple[Line, ...]:
         raise NotImplementedError
 
     def provide(self, key: Any, value: Any) -> None:
         if self.services is None:
-            self.services = {}
+            self.services = {}  # type: ignore[misc]  # a slot of every subclass
         self.services[key] = value
 
 
@@ -267,6 +269,8 @@ class SessionFrame(_Level):
     listeners: list[Listener] | None = None
     outbox: deque[Event] | None = None
     filters: tuple[Callable[[Event], Event], ...] = ()
+    early: list[Event] | None = None
+    """What is recorded while the session opens."""
     parent: TurnFrame | None = None
     onions: Onions | None = None
     """A sub-agent's own, in which layers of its parent wrap it."""
@@ -321,14 +325,28 @@ class SessionFrame(_Level):
             self.seq += 1
         turn = self.turn
         event = cls(self.seq, now(), None if turn is None else turn.turn_id, *fields)
+        if self.early is not None:
+            self.early.append(event)
+            return event
+        return self._note(event)
+
+    def _note(self, event: Event) -> Event:
         if self.filters:
             for change in self.filters:
                 event = change(event)
-        if cls.stored:
+        if event.stored:
             self.log.add(event)
         if self.listeners is not None:
             self.outbox.append(event)  # type: ignore[union-attr]  # made with the first listener
         return event
+
+    def opened(self) -> None:
+        """Take what was recorded while the session opened, now that its filters are known."""
+        early, self.early = self.early or [], None
+        for event in early:
+            event = self._note(event)
+            if isinstance(event, SessionStart):
+                self.history[:] = event.seed
 
     def listen(self, listener: Listener) -> None:
         if self.listeners is None:

@@ -64,7 +64,7 @@ class Hooks:
         """
 
     @hookspec
-    async def turn(self, ctx: TurnContext, call_next: CallNext[RunResult[Any]]) -> RunResult[Any]:
+    async def turn(self, ctx: TurnContext, call_next: CallNext[RunResult[Any]]) -> RunResult[Any]:  # type: ignore[empty-body]  # only a specification
         """Wrap one turn, from the user's input to the final answer.
 
         Args:
@@ -73,7 +73,7 @@ class Hooks:
         """
 
     @hookspec
-    async def model(self, ctx: ModelContext, call_next: CallNext[ModelResponse]) -> ModelResponse:
+    async def model(self, ctx: ModelContext, call_next: CallNext[ModelResponse]) -> ModelResponse:  # type: ignore[empty-body]
         """Wrap one model call.
 
         Args:
@@ -82,7 +82,7 @@ class Hooks:
         """
 
     @hookspec
-    async def tool(self, ctx: ToolContext, call_next: CallNext[ToolResult]) -> ToolResult:
+    async def tool(self, ctx: ToolContext, call_next: CallNext[ToolResult]) -> ToolResult:  # type: ignore[empty-body]
         """Wrap one tool call whose tool exists and whose arguments are an object.
 
         Args:

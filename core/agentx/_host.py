@@ -235,7 +235,8 @@ class Background:
             if not is_cancellation(error):
                 self._failed(error)
         finally:
-            self.frame.tasks.discard(self)
+            if self.frame.tasks is not None:
+                self.frame.tasks.discard(self)
             self.done.set()
 
     def _failed(self, error: BaseException) -> None:
@@ -250,7 +251,7 @@ def spawn(
     """Start background work of a plugin that lives as long as a level."""
     if on_error not in ("log", "fail"):
         raise ValueError(f"{owner}: on_error is 'log' or 'fail', not {on_error!r}")
-    work = Background(frame, fn, owner, on_error, name or getattr(fn, "__qualname__", repr(fn)))
+    work = Background(frame, fn, owner, on_error, name or str(getattr(fn, "__qualname__", fn)))
     frame.tasks = frame.tasks or set()
     frame.tasks.add(work)
     start_task(work.run, f"{owner}: {work.name}")

@@ -69,7 +69,7 @@ class Limit:
         on: which dispatches count.
         estimate: reserved at dispatch; a number, or a function of the request.
         measure: settled afterwards; without it the reserved amount stands.
-        unknown: what happens when `estimate` or `measure` returns `None`: `refuse` the dispatch, or `allow` it uncounted.
+        unknown: what to do when `estimate` or `measure` returns `None`: `refuse` the dispatch, or `allow` it uncounted.
         warn_at: the part of the maximum at which a `limit.warning` is emitted, once for each account.
         on_limit: `stop` ends the turn with the status `limit`; `answer` allows one last call without tools.
     """
@@ -216,7 +216,7 @@ class Ledger:
     def remaining(self, key: str) -> Amount | None:
         """Return the least that any limit on `key` has left; `None` without such a limit."""
         left = [
-            line.limit.maximum - line.account.used - line.account.reserved
+            line.limit.maximum - line.account.used - line.account.reserved  # type: ignore[operator]  # of one kind
             for line in self._lines()
             if line.limit.key == key and line.limit.maximum is not None
         ]

@@ -127,7 +127,7 @@ def conclude(turn: TurnFrame, response: ModelResponse) -> Stop | None:
     if turn.stop is not None:
         return turn.stop
     text = response.text
-    if not text.strip() and not any([part.kind == "file" for part in response.parts]):
+    if not text.strip() and not any(part.kind == "file" for part in response.parts):
         return Stop("empty", "the model answered nothing", "")
     return Stop("completed", "", "", text, True)
 
@@ -172,9 +172,7 @@ Parsed = list[tuple[ToolCall, dict[str, Any] | None, str]]
 """Each call with its arguments as an object, or with what is wrong with them."""
 
 
-async def call_model(
-    turn: TurnFrame, *, tools: tuple[Any, ...] | None = None
-) -> tuple[ModelResponse, Message, Parsed]:
+async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -> tuple[ModelResponse, Message, Parsed]:
     """Make one model call of the turn, through the model onion, and commit the response."""
     session, agent, index = turn.session, turn.agent, turn.calls
     turn.calls += 1
@@ -384,7 +382,7 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
     """Run the calls of a response; each gets exactly one result, in one message, whatever happens."""
     session = turn.session
     turn.results = {}
-    for call, args, problem in parsed:
+    for call, _, problem in parsed:
         text = call.arguments if not problem else clean_text(str(call.arguments))[:EXCERPT]
         session.record(ToolCallEvent, call.id, call.name, text)
     if session.outbox:
@@ -408,7 +406,8 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
 
 
 def _append_results(turn: TurnFrame, parsed: Parsed) -> None:
-    turn.session.history.append(Message("tool", tuple([turn.results[call.id] for call, _, _ in parsed])))
+    results = turn.results or {}
+    turn.session.history.append(Message("tool", tuple([results[call.id] for call, _, _ in parsed])))
 
 
 async def _run_batches(turn: TurnFrame, tools: Mapping[str, Tool], parsed: Parsed) -> None:
@@ -503,10 +502,8 @@ def _is_deferred(turn: TurnFrame, tool: Tool) -> bool:
 async def run_tool(frame: ToolFrame) -> ToolResult:
     """Run a tool. The innermost part of the tool onion."""
     turn, tool, call = frame.turn, frame.tool, frame.call
-    if frame.args is frame.given and call.arguments:
-        args = tool.decode(call.arguments)
-    else:
-        args = tool.validate(frame.args)
+    unchanged = frame.args is frame.given and call.arguments
+    args = tool.decode(call.arguments) if unchanged else tool.validate(frame.args)
     if turn.stop is not None:
         return _result(call, "skipped", f"skipped: {turn.stop.reason}")
     if tool.requires_approval and _needs_approval(tool, args):
@@ -557,7 +554,7 @@ def _settle_call(turn: TurnFrame, call: ToolCall, result: ToolResult) -> None:
         result = attrs.evolve(result, call_id=call.id, name=call.name)
     by = turn.stop.by if turn.stop is not None and result.status in ("skipped", "denied") else None
     event = turn.session.record(ToolResultEvent, result, by)
-    turn.results[call.id] = event.result  # type: ignore[attr-defined]  # as it was stored
+    turn.results[call.id] = event.result  # type: ignore[attr-defined,index]  # as it was stored; made with the step
 
 
 def _close_calls(turn: TurnFrame, parsed: Parsed, error: BaseException) -> None:

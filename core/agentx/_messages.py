@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 import attrs
 
@@ -27,26 +27,31 @@ STOP_REASONS = frozenset(
 )
 
 
+def _fields(data: Data) -> tuple[attrs.Attribute[Any], ...]:
+    fields: tuple[attrs.Attribute[Any], ...] = attrs.fields(cast(Any, type(data)))
+    return fields
+
+
 class Data:
     """Compares, hashes and shows frozen data by its fields.
 
-    attrs would generate these methods for each of some forty classes, and importing agentx would take half as long again.
+    attrs would generate these methods for each of some forty classes; importing agentx would take half again as long.
     """
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and self._values() == other._values()  # type: ignore[attr-defined]
+        return type(self) is type(other) and isinstance(other, Data) and self._values() == other._values()
 
     def __hash__(self) -> int:
         return hash((type(self), *self._values()))
 
     def __repr__(self) -> str:
-        fields = [field for field in attrs.fields(type(self)) if field.repr]  # type: ignore[misc]  # an attrs class
+        fields = [field for field in _fields(self) if field.repr]
         return f"{type(self).__name__}({', '.join([f'{f.name}={getattr(self, f.name)!r}' for f in fields])})"
 
     def _values(self) -> tuple[Any, ...]:
-        return tuple([getattr(self, field.name) for field in attrs.fields(type(self))])  # type: ignore[misc]
+        return tuple([getattr(self, field.name) for field in _fields(self)])
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -275,9 +280,7 @@ class ModelSettings(Data):
         """Return these settings with everything that `other` states laid over them."""
         if other is None:
             return self
-        changes = {
-            name: value for name in _SETTING_NAMES if (value := getattr(other, name)) not in (None, (), {})
-        }
+        changes = {name: value for name in _SETTING_NAMES if (value := getattr(other, name)) not in (None, (), {})}
         return attrs.evolve(self, **changes) if changes else self
 
 

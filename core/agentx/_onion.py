@@ -51,12 +51,16 @@ _TIMED = frozenset(
 """Names by which code limits the time of what it awaits, or moves it into another task."""
 
 
+Lifetime = Callable[[Any, Callable[[], Awaitable[None]]], Awaitable[None]]
+"""Takes a frame, and the core that waits until the level closes."""
+
+
 @attrs.frozen(eq=False, repr=False)
 class Onions:
     """The compiled onions of one combination of plugins."""
 
-    init: Core
-    session: Core
+    init: Lifetime
+    session: Lifetime
     turn: Core
     model: Core
     tool: Core
@@ -273,7 +277,7 @@ async def _check_exit(result: Any, expected: type, call_next: CallNext) -> Any:
     if not isinstance(result, expected):
         raise _wrong(result, expected, call_next)
     if isinstance(frame, ModelFrame):
-        return await _show(result, call_next)
+        return await _show(cast(ModelResponse, result), call_next)
     return result
 
 
@@ -316,7 +320,11 @@ async def _leave(error: BaseException, call_next: CallNext) -> Any:
         turn.signal = error
     if turn.signal is not None and not is_cancellation(error):
         raise overruled(turn.signal, error)
-    if isinstance(error, Exception | SystemExit) and is_cancellation(call_next.error) and await call_next.frame.turn.scope.is_cancelled():
+    if (
+        isinstance(error, Exception | SystemExit)
+        and is_cancellation(call_next.error)
+        and await call_next.frame.turn.scope.is_cancelled()
+    ):
         raise call_next.error  # type: ignore[misc]  # it is one
     if error is call_next.error or not isinstance(error, Exception | SystemExit):
         raise error
@@ -522,7 +530,7 @@ class _Beside(CallNext):
         self.finished.set()
 
 
-def compile_lifetime(layers: Sequence[Layer]) -> Callable[[Any, Callable[[], Awaitable[None]]], Awaitable[None]]:
+def compile_lifetime(layers: Sequence[Layer]) -> Lifetime:
     """Return the onion of `init` or `session`: takes a frame and the core that waits until the level closes."""
 
     async def run(frame: Any, core: Callable[[], Awaitable[None]]) -> None:

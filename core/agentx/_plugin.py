@@ -61,7 +61,9 @@ class PluginMeta(type):
     def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], **kwargs: Any) -> PluginMeta:
         cls = super().__new__(mcs, name, bases, dict(body), **kwargs)
         _refuse_reserved_fields(cls)
-        attrs.define(cls, slots=False, kw_only=True, eq=False, on_setattr=attrs.setters.NO_OP, repr="__repr__" not in body)
+        attrs.define(
+            cls, slots=False, kw_only=True, eq=False, on_setattr=attrs.setters.NO_OP, repr="__repr__" not in body
+        )
         return cls
 
     def __call__(cls, *args: Any, **fields: Any) -> Any:
@@ -83,7 +85,7 @@ def _own_annotations(cls: type) -> dict[str, Any]:
         import annotationlib
 
         return annotationlib.get_annotations(cls, format=annotationlib.Format.STRING)
-    return dict(cls.__dict__.get("__annotations__", {}))
+    return inspect.get_annotations(cls)
 
 
 def _refuse_reserved_fields(cls: type) -> None:
@@ -166,7 +168,9 @@ class Plugin(Generic[S], metaclass=PluginMeta):
     def __setattr__(self, name: str, value: Any) -> None:
         if self.__dict__.get("_sealed"):
             fix = "what changes belongs in the state (ctx.update), live objects in ctx.provide"
-            raise PluginError(f"{self.id}: a registered plugin is immutable, {name} cannot be set: {fix}", plugin=self.id)
+            raise PluginError(
+                f"{self.id}: a registered plugin is immutable, {name} cannot be set: {fix}", plugin=self.id
+            )
         super().__setattr__(name, value)
 
     def plugins(self) -> Sequence[Plugin[Any]]:
@@ -181,15 +185,11 @@ def seal(plugin: Plugin[Any]) -> None:
 
 def implementations(plugin: Plugin[Any]) -> tuple[Implementation, ...]:
     """Return what a plugin implements, in the order it was written."""
-    found = [
-        implementation(name, getattr(plugin, name), owner=plugin.id) for name, _ in type(plugin)._implementations
-    ]
+    found = [implementation(name, getattr(plugin, name), owner=plugin.id) for name, _ in type(plugin)._implementations]
     return tuple([item for item in found if item is not None])
 
 
 def plugin_tools(plugin: Plugin[Any]) -> tuple[Tool, ...]:
-    """Return the tools a plugin's class declares with `@tool`, bound to the instance, in the order they were written."""
+    """Return the tools a plugin's class declares with `@tool`, bound to the instance, in the order of writing."""
     names = dict.fromkeys(name for base in reversed(type(plugin).__mro__) for name in base.__dict__)
-    return tuple(
-        [getattr(plugin, name) for name in names if isinstance(inspect.getattr_static(plugin, name), Tool)]
-    )
+    return tuple([getattr(plugin, name) for name in names if isinstance(inspect.getattr_static(plugin, name), Tool)])

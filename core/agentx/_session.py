@@ -32,7 +32,7 @@ from ._events import (
     kind_of,
 )
 from ._frames import AgentFrame, SessionFrame, Stop, Toolbox, TurnFrame
-from ._host import Host, drain, is_cancellation, spawn, TurnScope
+from ._host import Host, TurnScope, drain, is_cancellation, spawn
 from ._messages import NO_SETTINGS, Message, ModelSettings, TextDelta, UserInput, user_message
 from ._onion import annotate, collapse, compile_lifetime
 from ._result import RunResult, result_of
@@ -92,7 +92,13 @@ async def open_session(
     try:
         frame = await _load(agent, session_id, user, seed, parent)
         frame.deps, frame.public, frame.handles = deps, public, 1
-        await _enter(frame)
+        public._frame = frame
+        try:
+            await _enter(frame)
+        except BaseException:
+            public._frame = None
+            raise
+        frame.opened()
         agent.sessions[session_id] = frame
         return frame
     finally:
@@ -130,6 +136,8 @@ async def _load(
         seq=past.seq,
         turn_count=past.turns,
         is_resumed=bool(log.events),
+        filters=parent.session.filters if parent else (),
+        early=[],
         parent=parent,
         path=(*parent.session.path, session_id.rpartition("/")[2]) if parent else (),
         depth=parent.session.depth + 1 if parent else 0,
@@ -409,9 +417,7 @@ class Session(Generic[Out]):
             raise SessionBusyError(f"this handle of session {self._id!r} is open already: take another from the agent")
         agent, close_agent = await self._agent._enter()
         try:
-            self._frame = await open_session(
-                agent, self._id, self._user, self._deps, self._seed, self._parent, self
-            )
+            self._frame = await open_session(agent, self._id, self._user, self._deps, self._seed, self._parent, self)
         except BaseException as error:
             await close_agent(error)
             raise
@@ -472,8 +478,7 @@ class Session(Generic[Out]):
             result: RunResult[Out] = await run_turn(self._frame, input, options)
             return result
         async with self:
-            result = await run_turn(self._open_frame("run"), input, options)
-            return result
+            return await run_turn(self._open_frame("run"), input, options)  # type: ignore[no-any-return]
 
     def stream(self, input: UserInput, **options: Any) -> Stream[Out]:
         """Run one turn and see it happen: `async with session.stream("…") as stream`. Takes what `run` takes."""
@@ -689,8 +694,6 @@ class Stream(Generic[Out]):
         return last
 
 
-
-
 def bubble(frame: SessionFrame) -> Callable[[Event], Awaitable[None]]:
     """Return a listener that shows the events of a sub-agent's session to its parent's."""
     parent = frame.parent
@@ -704,4 +707,3 @@ def bubble(frame: SessionFrame) -> Callable[[Event], Awaitable[None]]:
             await parent.session.deliver()
 
     return listener
-

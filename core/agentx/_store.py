@@ -7,7 +7,7 @@ call, the response before its tools run, `tool.start` before its effect, its res
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import attrs
@@ -25,18 +25,20 @@ from ._events import (
     TurnStart,
     UserInput,
 )
-from ._ledger import Account, AccountKey, Accounts, Totals
+from ._ledger import Accounts, Totals
 from ._messages import Message, ToolResult
 
 
 class SessionLog(Protocol):
     """The log of one session, open for one writer."""
 
-    events: Sequence[Event]
-    """What was there when it was opened, and what was added since."""
+    @property
+    def events(self) -> Sequence[Event]:
+        """What was there when it was opened, and what was added since."""
 
-    def add(self, event: Event) -> None:
-        """Take an event; it is durable after the next `commit`."""
+    @property
+    def add(self) -> Callable[[Event], None]:
+        """What takes an event; it is durable after the next `commit`."""
 
     async def commit(self) -> None:
         """Make durable all that was added, in order and at once.
@@ -52,8 +54,9 @@ class SessionLog(Protocol):
 class Store(Protocol):
     """Keeps sessions. A store is used by many sessions at once."""
 
-    accounts: Accounts
-    """What limits wider than a turn have booked."""
+    @property
+    def accounts(self) -> Accounts:
+        """What limits wider than a turn have booked."""
 
     async def open(self, session_id: str) -> SessionLog:
         """Open the log of a session, empty if there is none."""
@@ -85,7 +88,7 @@ class MemoryStore:
     """Sessions that live as long as this object; the default of the library."""
 
     def __init__(self) -> None:
-        self.accounts: dict[AccountKey, Account] = {}
+        self.accounts: Accounts = {}
         self._logs: dict[str, MemoryLog] = {}
 
     async def open(self, session_id: str) -> SessionLog:

@@ -32,7 +32,9 @@ def as_tool(agent: Agent[Any, Any], name: str, description: str | None, inherit:
             frame.listen(bubble(frame))
             result = await session.run(task)
         if result.status != "completed":
-            raise ToolFailed(f"agent {name!r} ended as {result.status}: {result.reason}. {result.text}".strip(), tool=name)
+            raise ToolFailed(
+                f"agent {name!r} ended as {result.status}: {result.reason}. {result.text}".strip(), tool=name
+            )
         return result.text
 
     text = description or f"Hand a task to the agent {name}. It knows nothing of this conversation."

@@ -575,10 +575,7 @@ async def test_a_message_is_masked_once_however_often_it_is_sent() -> None:
 
 # What is recorded before the layer is entered
 
-EARLY = "events recorded before a session's redact layer is entered are not filtered"
 
-
-@pytest.mark.xfail(reason=EARLY, strict=True)
 async def test_what_an_outer_layer_says_while_the_session_opens_is_masked(caplog: pytest.LogCaptureFixture) -> None:
     async def opening(ctx: SessionContext, call_next: CallNext[None]) -> None:
         ctx.emit("opened", who=EMAIL)
@@ -591,7 +588,6 @@ async def test_what_an_outer_layer_says_while_the_session_opens_is_masked(caplog
         assert sinks.leaks(session) == []
 
 
-@pytest.mark.xfail(reason=EARLY, strict=True)
 async def test_a_history_that_the_application_gives_is_masked_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     model = ScriptedModel(["Hello."])
     sinks = Sinks(model, caplog)
@@ -601,7 +597,6 @@ async def test_a_history_that_the_application_gives_is_masked_in_the_log(caplog:
         assert sinks.leaks(session) == []
 
 
-@pytest.mark.xfail(reason="a sub-agent's session does not inherit the event filters of its parent", strict=True)
 async def test_the_log_of_a_sub_agent_without_the_plugin_is_masked() -> None:
     store = MemoryStore()
     child = Agent(ScriptedModel(["Ok."]), name="child", store=store, config=False, autoload="none")

@@ -97,4 +97,3 @@ def _covered(spans: Spans) -> float:
             total += stop - (start if start > end else end)
             end = stop
     return total
-

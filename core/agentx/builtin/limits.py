@@ -21,7 +21,9 @@ OnLimit = Literal["stop", "answer"]
 def _is_amount(_: LimitsGuard, field: attrs.Attribute[Any], value: Any) -> None:
     if value is None:
         return
-    kind, what = (float, "a number of seconds above 0") if field.name == "seconds" else (int, "a whole number, 0 or more")
+    kind, what = (
+        (float, "a number of seconds above 0") if field.name == "seconds" else (int, "a whole number, 0 or more")
+    )
     is_number = isinstance(value, int | kind) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number or value < 0 or (value == 0 and kind is float):
         raise ConfigError(f"guard.limits: {field.name} is {what} or None, not {value!r}")
@@ -90,10 +92,10 @@ class LimitsGuard(Plugin):
         Raises:
             ConfigError: there is no such limit, or its value is no amount.
         """
-        known = [field.name for field in attrs.fields(LimitsGuard)]
+        known = [field.name for field in attrs.fields(LimitsGuard)]  # type: ignore[arg-type]  # plugins are attrs classes
         for name in changes:
             if name not in known:
                 close = get_close_matches(name, known, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(known)}"
                 raise ConfigError(f"run(limits=…) has no limit {name!r}: {hint}")
-        return attrs.evolve(self, **changes)
+        return attrs.evolve(self, **changes)  # type: ignore[misc]  # plugins are attrs classes

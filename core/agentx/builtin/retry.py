@@ -17,6 +17,11 @@ def _positive(_: Retry, field: attrs.Attribute[float], value: float) -> None:
         raise ConfigError(f"model.retry: {field.name} must be a number of at least 0, not {value}")
 
 
+def _at_least_one(_: Retry, field: attrs.Attribute[int], value: int) -> None:
+    if value < 1:
+        raise ConfigError(f"model.retry: {field.name} must be at least 1, not {value}")
+
+
 class Retry(Plugin):
     """Try a model call again, with growing random waits, when its error is marked retryable.
 
@@ -28,7 +33,7 @@ class Retry(Plugin):
 
     id: ClassVar[str] = "model.retry"
 
-    attempts: int = attrs.field(default=4)
+    attempts: int = attrs.field(default=4, validator=_at_least_one)
     """Of each model call, the first one included."""
     base_delay: float = attrs.field(default=0.5, validator=_positive)
     """Seconds; the first wait is at most this long."""
@@ -36,11 +41,6 @@ class Retry(Plugin):
     """Seconds; no wait of our own is longer."""
     max_retry_after: float = attrs.field(default=300.0, validator=_positive)
     """Seconds; a provider that asks for more is not waited for."""
-
-    @attempts.validator
-    def _check_attempts(self, _: attrs.Attribute[int], value: int) -> None:
-        if value < 1:
-            raise ConfigError(f"model.retry: attempts must be at least 1, not {value}")
 
     @hookimpl(repeats=True)
     async def model(self, ctx: ModelContext, call_next: CallNext[ModelResponse]) -> ModelResponse:

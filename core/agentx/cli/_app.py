@@ -107,7 +107,7 @@ def root(ctx: click.Context) -> None:
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code. Whatever goes wrong is one message, never a traceback."""
-    _make_output_safe()
+    _make_streams_safe()
     state = State()
     given = None if arguments is None else list(arguments)
     try:
@@ -128,8 +128,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else Exit.OK
 
 
-def _make_output_safe() -> None:
-    """Let no character that the terminal's encoding lacks raise; JSON is written as UTF-8 bytes anyway."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure") and os.environ.get("PYTHONIOENCODING", "").count(":") == 0:
+def _make_streams_safe() -> None:
+    """Open what is closed, and let no character raise that the terminal lacks; JSON is UTF-8 bytes anyway."""
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: SIM115, PTH123  # for as long as the process lives
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115, PTH123  # the same
+        stream = getattr(sys, name)
+        if hasattr(stream, "reconfigure") and ":" not in os.environ.get("PYTHONIOENCODING", ""):
             stream.reconfigure(errors="replace")

@@ -35,6 +35,7 @@ class Exit(enum.IntEnum):
     ABORTED = 16
     CANCELLED = 130
     OUTPUT_CLOSED = 141
+    TERMINATED = 143
 
 
 class OutputClosed(Exception):
@@ -79,7 +80,7 @@ def exit_of_error(error: BaseException) -> Exit:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """Return an error as data: its stable code, its message, where it is documented."""
-    from agentx._errors import AgentxError
+    from agentx._errors import AgentxError, ModelError
 
     if isinstance(error, click.ClickException):
         return {"code": "usage", "message": error.format_message(), "docs": "docs/reference/command-line.md"}
@@ -90,6 +91,8 @@ def describe(error: BaseException) -> dict[str, Any]:
 
         found = {"code": "bug", "message": failure_of(error).reason, "docs": f"{DOCS}#bug"}
     notes = [str(note) for note in getattr(error, "__notes__", ())]
+    if isinstance(error, ModelError):  # the layers around a provider that failed are beside the point
+        notes = [note for note in notes if " onion: " not in note]
     return {**found, "notes": notes} if notes else found
 
 

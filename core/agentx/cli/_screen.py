@@ -15,8 +15,11 @@ import click
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
     from rich.text import Text
 
+LAST = 16
+"""Columns that the last cell of a row needs at least; it may be broken into lines."""
 UNLIMITED = 100_000
 """Columns of a pipe: whoever reads it does not want lines broken."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -102,37 +105,58 @@ Cell = str | tuple[str, str]
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Print a table as wide as the terminal allows; columns that do not fit are left out and named below."""
-    from rich.table import Table
+    """Print a table as wide as the terminal allows; columns that do not fit are left out and named below.
 
+    Where even the rest has no room, each row is a paragraph.
+    """
     console = out()
-    kept = _that_fit(columns, rows, console.width)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
-    for index in kept:
-        table.add_column(columns[index].title, style=columns[index].style, overflow="fold", justify="left")
-    for row in rows:
-        table.add_row(*[_text(row[index]) for index in kept])
-    if console.is_terminal:
-        console.print(table)
-    else:  # nobody wants the padding of the last column in a file
-        with console.capture() as captured:
-            console.print(table)
-        click.echo("\n".join([line.rstrip() for line in captured.get().splitlines()]))
+    texts = [[_text(cell) for cell in row] for row in rows]
+    kept, fits = _that_fit(columns, texts, console.width)
+    if not fits:
+        _print_paragraphs(columns, texts)
+        return
+    with console.capture() as captured:
+        console.print(_table([columns[index] for index in kept], [[row[index] for index in kept] for row in texts]))
+    # nobody wants the padding of the last column in a file
+    click.echo("\n".join([line.rstrip() for line in captured.get().splitlines()]), color=True)
     left_out = [column.title for index, column in enumerate(columns) if index not in kept]
     if left_out:
         note(f"(no room for {', '.join(left_out)}: widen the terminal, or use --json)", "dim")
 
 
-def _that_fit(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> list[int]:
-    """Return the columns to show. The last one may be broken into lines, the others should not be."""
-    widths = [max([len(column.title), *(len(_text(row[i]).plain) for row in rows)]) for i, column in enumerate(columns)]
+def _table(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold", show_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column.title, style=column.style, overflow="fold", no_wrap=index < len(columns) - 1)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _that_fit(columns: Sequence[Column], rows: Sequence[Sequence[Text]], width: int) -> tuple[list[int], bool]:
+    """Return the columns to show, and whether they fit. The last one may be broken into lines, the others not."""
+    natural = [max([len(column.title), *(row[i].cell_len for row in rows)]) for i, column in enumerate(columns)]
+    last = len(columns) - 1
     kept = list(range(len(columns)))
-    while sum(min(widths[i], 24 if i == kept[-1] else 40) + 2 for i in kept) > width:
-        droppable = [i for i in kept if columns[i].drop and any(_text(row[i]).plain for row in rows)]
+    while sum([min(natural[i], LAST) if i == last else natural[i] + 2 for i in kept]) > width:
+        droppable = [i for i in kept if columns[i].drop]
         if not droppable:
-            break
+            return kept, False
         kept.remove(max(droppable, key=lambda i: columns[i].drop))
-    return kept
+    return kept, True
+
+
+def _print_paragraphs(columns: Sequence[Column], rows: Sequence[Sequence[Text]]) -> None:
+    main = next(index for index, column in enumerate(columns) if column.style == "bold")
+    for row in rows:
+        out().print(styled(row[main].plain, "bold"), soft_wrap=True)
+        for index, column in enumerate(columns):
+            if index != main and row[index].plain not in ("", "-"):
+                out().print(
+                    styled(f"  {column.title or 'note'}: ", "dim").append(row[index].plain, "not dim"), soft_wrap=True
+                )
 
 
 def _text(cell: Cell) -> Text:

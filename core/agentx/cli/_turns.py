@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
@@ -154,8 +155,19 @@ def opened(agent: Agent[Any, Any]) -> Iterator[Conversation]:
     """Open an agent and a session of it, and close both."""
     agent.stack()  # plugins are imported here, where Ctrl-C is heard
     with (
+        _ending_on_request(),
         start_blocking_portal("asyncio") as portal,
         portal.wrap_async_context_manager(agent),
         Conversation(portal, agent) as conversation,
     ):
         yield conversation
+
+
+@contextmanager
+def _ending_on_request() -> Iterator[None]:
+    """Close what is open when the process is asked to end (SIGTERM), and leave with 143."""
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(Exit.TERMINATED))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2263,6 +2263,106 @@ async def test_a_layers_own_time_limit_with_a_fallback_is_legitimate(
         last_of(session)
 
 
+@pytest.mark.parametrize("swallow", ["return", "raise", "retry"])
+@pytest.mark.parametrize("limit", ["move_on_after", "fail_after", "asyncio.timeout", "asyncio.wait_for"])
+@each_hook
+async def test_an_inner_layer_cannot_swallow_the_cancellation_by_an_outer_layers_time_limit(
+    hook: str, limit: str, swallow: str, anyio_backend_name: str
+) -> None:
+    if limit.startswith("asyncio") and anyio_backend_name == "trio":
+        pytest.skip("asyncio's own limits are for asyncio")
+    entered: list[str] = []
+    seen: list[Any] = []
+
+    async def limited(ctx: Any, call_next: Any) -> Any:
+        try:
+            if limit == "move_on_after":
+                with anyio.move_on_after(0.02):
+                    seen.append(await call_next())
+            elif limit == "fail_after":
+                with anyio.fail_after(0.02):
+                    seen.append(await call_next())
+            elif limit == "asyncio.timeout":
+                async with asyncio.timeout(0.02):
+                    seen.append(await call_next())
+            else:
+                seen.append(await asyncio.wait_for(call_next(), 0.02))
+        except TimeoutError:
+            pass
+        except Exception as error:
+            seen.append(error)
+        if hook == "turn":
+            return attrs.evolve(ctx.result, text="fallback", status="completed", reason=None, output="fallback")
+        return answer("fallback") if hook == "model" else tool_result(ctx, "fallback")
+
+    @hookimpl(repeats=True)
+    async def swallows(ctx: Any, call_next: Any) -> Any:
+        for _ in range(2):
+            try:
+                return await call_next()
+            except BaseException as error:
+                if swallow == "return":
+                    return fake_result(hook, ctx)
+                if swallow == "raise":
+                    raise RuntimeError("converted") from error
+        return fake_result(hook, ctx)
+
+    async def hangs_once(ctx: Any, call_next: Any) -> Any:
+        entered.append(hook)
+        if len(entered) == 1:
+            await anyio.sleep(SECONDS_LONG)
+        return fake_result(hook, ctx)
+
+    agent = agent_with(ONE_CALL)
+    for layer in (limited, swallows, hangs_once):
+        agent.use(**{hook: layer})
+    async with agent, agent.session() as session:
+        with at_most():
+            result = await session.run("go")
+
+        assert seen == []
+        assert result.output == ("done" if hook == "tool" else "fallback")
+        if hook == "tool":
+            assert results_of(session)["c1"].text == "fallback"
+
+
+@pytest.mark.parametrize("swallow", ["return", "retry"])
+async def test_a_tool_layer_cannot_swallow_the_cancellation_by_a_sibling_that_failed(swallow: str) -> None:
+    hanging_now = anyio.Event()
+    effects: list[str] = []
+    error = ValueError("the layer of c1 broke")
+
+    @tool
+    async def effect() -> str:
+        effects.append("x")
+        hanging_now.set()
+        await anyio.sleep(SECONDS_LONG)
+        return "never"
+
+    @hookimpl(repeats=True)
+    async def layer(ctx: Any, call_next: Any) -> Any:
+        if ctx.call_id == "c1":
+            await hanging_now.wait()
+            raise error
+        for _ in range(2):
+            try:
+                return await call_next()
+            except BaseException:
+                if swallow == "return":
+                    break
+        return tool_result(ctx, "fake")
+
+    agent = agent_with([[call("echo", text="x"), call("effect")], "never"], tools=[echo, effect]).use(tool=layer)
+    async with agent, agent.session() as session:
+        with at_most(), pytest.raises(ValueError) as caught:
+            await session.run("go")
+
+        assert caught.value is error
+        assert effects == ["x"]
+        assert results_of(session)["c2"].status == "cancelled"
+        assert last_of(session).status == "failed"
+
+
 async def test_a_layers_own_time_limit_without_a_fallback_is_an_error_of_the_layer() -> None:
     async def limited(ctx: Any, call_next: Any) -> Any:
         with anyio.fail_after(0.02):

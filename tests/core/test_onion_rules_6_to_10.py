@@ -10,7 +10,8 @@ import contextlib
 import contextvars
 import gc
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import anyio
@@ -628,6 +629,18 @@ async def test_an_observer_cannot_catch_a_cancellation(
     await cancel_after(how, anyio_backend_name, started, lambda: agent.run("go"))
 
 
+@contextmanager
+def a_while(seconds: float) -> Iterator[None]:
+    """A time limit in a library that an observer uses."""
+    with anyio.move_on_after(seconds):
+        yield
+
+
+async def wait_a_while(wanted: Callable[[], Any], seconds: float) -> Any:
+    with anyio.fail_after(seconds):
+        return await wanted()
+
+
 def limited_by(limit: str, seconds: float) -> Any:
     """Return an observer that puts a time limit of its own around its inner call."""
 
@@ -661,6 +674,22 @@ def limited_by(limit: str, seconds: float) -> Any:
 
 
 LIMITS = ["move_on_after", "fail_after", "cancelled scope", "task group", "asyncio.timeout", "asyncio.wait_for"]
+HELPERS = ["helper context", "helper function"]
+
+
+def helped(limit: str, seconds: float) -> Any:
+    """Return an observer whose own code names no time limit: the limit is in what it calls."""
+
+    async def with_context(ctx: Any, call_next: Any) -> Any:
+        with a_while(seconds):
+            return await call_next()
+
+    async def with_function(ctx: Any, call_next: Any) -> Any:
+        return await wait_a_while(call_next, seconds)
+
+    return with_context if limit == "helper context" else with_function
+
+
 each_limit = pytest.mark.parametrize("limit", LIMITS)
 
 
@@ -692,6 +721,28 @@ async def test_an_observers_own_time_limit_does_not_limit_the_call(
         assert result.output == "done"
         assert log == ["begins", "ends"] * (2 if hook == "model" else 1)
         assert results_of(session)["c1"].text == "x"
+        assert last_of(session).status == "completed"
+
+
+@pytest.mark.parametrize("limit", HELPERS)
+@each_hook
+async def test_an_observers_time_limit_does_not_limit_the_call_if_a_helper_sets_it(hook: str, limit: str) -> None:
+    log: list[str] = []
+
+    async def slow(ctx: Any, call_next: Any) -> Any:
+        log.append("begins")
+        await anyio.sleep(0.03)
+        result = await call_next()
+        log.append("ends")
+        return result
+
+    agent = agent_with(ONE_CALL).use(**{hook: helped(limit, 0.01)}, phase="observe").use(**{hook: slow})
+    async with agent, agent.session() as session:
+        with at_most():
+            result = await session.run("go")
+
+        assert result.output == "done"
+        assert log == ["begins", "ends"] * (2 if hook == "model" else 1)
         assert last_of(session).status == "completed"
 
 
@@ -767,6 +818,33 @@ async def test_a_context_variable_that_an_observer_sets_is_seen_inside(hook: str
 
     assert set(seen) == {hook}
     assert span.get() == "none"
+
+
+async def test_a_context_variable_of_an_observer_that_shields_its_after_part_is_seen_inside() -> None:
+    seen: list[str] = []
+    log: list[str] = []
+
+    async def opens_span(ctx: Any, call_next: Any) -> Any:
+        token = span.set("mine")
+        try:
+            return await call_next()
+        finally:
+            span.reset(token)
+            with ctx.shield(1):
+                await anyio.sleep(0)
+                log.append("flushed")
+
+    @tool
+    async def looks() -> str:
+        seen.append(span.get())
+        return "x"
+
+    agent = agent_with([[call("looks")], "done"], tools=[looks]).use(opens_span, phase="observe")
+    with at_most():
+        assert (await agent.run("go")).output == "done"
+
+    assert seen == ["mine"]
+    assert log == ["flushed"]
 
 
 @tool(deferred=True)
@@ -982,6 +1060,25 @@ async def test_the_failure_of_a_tool_passes_a_guard_and_the_model_goes_on(phase:
     async with agent, agent.session() as session:
         assert (await session.run("go")).output == "done"
         assert results_of(session)["c1"].status == "error"
+
+
+@pytest.mark.parametrize("second", ["fails", "succeeds"])
+async def test_an_earlier_error_of_a_repeating_guards_call_next_passes_unchanged_too(second: str) -> None:
+    first = ModelError("down")
+
+    @hookimpl(repeats=True)
+    async def guard(ctx: Any, call_next: Any) -> Any:
+        try:
+            return await call_next()
+        except ModelError as error:
+            with contextlib.suppress(ModelError):
+                await call_next()
+            raise error
+
+    agent = agent_with([first, ModelError("still down") if second == "fails" else "up"]).use(model=guard, phase="gate")
+    with at_most(), pytest.raises(ModelError) as caught:
+        await agent.run("go")
+    assert caught.value is first
 
 
 @each_hook

@@ -831,7 +831,7 @@ async def test_a_context_variable_of_an_observer_that_shields_its_after_part_is_
         finally:
             span.reset(token)
             with ctx.shield(1):
-                await anyio.sleep(0)
+                await anyio.lowlevel.checkpoint()
                 log.append("flushed")
 
     @tool

@@ -372,9 +372,15 @@ class SessionFrame(_Level):
 
     async def commit(self) -> None:
         """A commit point: what was recorded is durable and delivered when this returns."""
-        await self.log.commit()
+        if self.log.is_durable:
+            await self.log.commit()
         if self.outbox:
             await self.deliver()
+
+    @property
+    def has_uncommitted(self) -> bool:
+        """Whether a commit point has anything to wait for; most turns of most sessions have not."""
+        return bool(self.outbox) or self.log.is_durable
 
     def prompt(self) -> str:
         """The instructions: the agent's, then the plugins' sections in the order of their ids."""

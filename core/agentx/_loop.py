@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-import anyio
 import attrs
 import msgspec
 
@@ -51,6 +51,7 @@ from ._messages import (
 )
 from ._models import model_name
 from ._onion import annotate, collapse, compile_onion
+from ._parallel import run_all
 from ._result import RunResult, result_of
 from ._streaming import open_stream
 from ._tools import Tool
@@ -82,7 +83,9 @@ async def commit_input(turn: TurnFrame) -> None:
     turn.input = _cleaned(turn.input)
     event = session.record(UserInput, turn.input)
     session.history.append(event.message)  # type: ignore[attr-defined]  # as it was stored
-    await session.commit()
+    if session.has_uncommitted:
+        if session.has_uncommitted:
+            await session.commit()
 
 
 async def step(turn: TurnFrame) -> Stop | None:
@@ -202,7 +205,9 @@ async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -
         session.history.append(message)
     sent = frame.sent[-1].tools if frame.sent else frame.request.tools
     turn.offered = None if sent is request.tools else frozenset([spec.name for spec in sent])
-    await session.commit()
+    if session.has_uncommitted:
+        if session.has_uncommitted:
+            await session.commit()
     return response, message, parsed
 
 
@@ -402,7 +407,9 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
             raise turn.signal
         raise error
     _append_results(turn, parsed)
-    await session.commit()
+    if session.has_uncommitted:
+        if session.has_uncommitted:
+            await session.commit()
 
 
 def _append_results(turn: TurnFrame, parsed: Parsed) -> None:
@@ -417,15 +424,8 @@ async def _run_batches(turn: TurnFrame, tools: Mapping[str, Tool], parsed: Parse
             await run_call(turn, tools, index, *parsed[index])
             continue
         turn.batch = {}
-        limiter = anyio.Semaphore(PARALLEL) if len(batch) > PARALLEL else None
         try:
-            async with anyio.create_task_group() as group:
-                for index in batch:
-                    call = (turn, tools, index, *parsed[index])
-                    if limiter is None:
-                        group.start_soon(_run_beside, *call)
-                    else:
-                        group.start_soon(_run_limited, limiter, *call)
+            await run_all([partial(_run_beside, turn, tools, index, *parsed[index]) for index in batch], PARALLEL)
         finally:
             turn.batch = None
 
@@ -437,11 +437,6 @@ async def _run_beside(turn: TurnFrame, *call: Any) -> None:
     except KeyboardInterrupt as error:
         turn.signal = error
         raise StopSignal("interrupted") from None
-
-
-async def _run_limited(limiter: anyio.Semaphore, turn: TurnFrame, *call: Any) -> None:
-    async with limiter:
-        await _run_beside(turn, *call)
 
 
 def _batches(tools: Mapping[str, Tool], parsed: Parsed) -> Iterator[list[int]]:
@@ -508,14 +503,17 @@ async def run_tool(frame: ToolFrame) -> ToolResult:
         return _result(call, "skipped", f"skipped: {turn.stop.reason}")
     if tool.requires_approval and _needs_approval(tool, args):
         return _result(call, "denied", "denied: this tool needs an approval, and nobody here can give one")
-    holds = reserve(turn.tool_lines(), None)
+    lines = turn.tool_lines()
+    holds = reserve(lines, None) if lines else []
     if isinstance(holds, Refusal):
         turn.limit = holds.line.limit
         turn.at_limit(holds.reason, holds.line.owner)
         return _result(call, "denied", f"denied: {holds.reason}")
     session = turn.session
     session.record(ToolStart, call.id, tool.name, frame.args)
-    await session.commit()
+    if session.has_uncommitted:
+        if session.has_uncommitted:
+            await session.commit()
     try:
         ctx = ToolContext(frame, _tool_entry(tool)) if tool.context_parameter is not None else None
         parts = await tool.call(args, ctx, turn.agent.threads)

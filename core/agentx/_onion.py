@@ -7,6 +7,7 @@ An onion without layers is its core.
 
 from __future__ import annotations
 
+import dis
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -42,7 +43,6 @@ _TIMED = frozenset(
         "move_on_after",
         "move_on_at",
         "open_nursery",
-        "shield",
         "timeout",
         "timeout_at",
         "wait_for",
@@ -100,6 +100,10 @@ class CallNext:
         self.state = NEW
         return True
 
+    def came_out(self, error: BaseException) -> bool:
+        """Return whether an exception is one that this `call_next` raised."""
+        return error is self.error
+
     def deny(self) -> None:
         self.state = DENIED
 
@@ -117,12 +121,16 @@ class CallNext:
 class RepeatNext(CallNext):
     """`call_next` of a layer that may call it again; every call gets a fork of the frame as the layer left it."""
 
-    __slots__ = ("calls", "running")
+    __slots__ = ("calls", "failures", "running")
 
     def __init__(self, frame: Any, inner: Inner, layer: Layer) -> None:
         super().__init__(frame, inner, layer)
         self.calls = 0
         self.running = 0
+        self.failures: list[BaseException] = []
+
+    def came_out(self, error: BaseException) -> bool:
+        return any(error is failure for failure in self.failures)
 
     def __call__(self) -> Coroutine[Any, Any, Any]:
         self.entered = entered = self.enter()
@@ -146,19 +154,27 @@ class RepeatNext(CallNext):
         if signal is not None:
             raise signal
         self._announce()
-        fork = self.frame.fork()
+        frame = self.frame
+        fork = frame.fork()
         self.calls += 1
         self.running += 1
         self.state = RUNNING
+        held = None
+        if self.layer.concurrent and isinstance(fork, ModelFrame) and fork.sink is not None:
+            held = HeldDeltas()
+            fork.sink = held.take
         try:
-            result = await self._enter(fork)
+            result = await self.inner(fork, None)
         except BaseException as error:
             self.error = error
+            self.failures.append(error)
             raise
         finally:
             self.running -= 1
             if not self.running and self.state == RUNNING:
                 self.state = DONE
+        if held is not None:
+            _held(frame)[id(result)] = (result, held)
         self.result, self.error = result, None
         return result
 
@@ -169,15 +185,6 @@ class RepeatNext(CallNext):
             return
         why = f"{type(self.error).__name__}: {self.error}" if self.error else "the layer called again"
         frame.session.record(ModelRetrying, frame.call_index, frame.attempts[0] + 1, why, self.layer.plugin)
-
-    async def _enter(self, fork: Any) -> Any:
-        if not self.layer.concurrent or not isinstance(fork, ModelFrame) or fork.sink is None:
-            return await self.inner(fork, None)
-        held = HeldDeltas()
-        fork.sink = held.take
-        result = await self.inner(fork, None)
-        _held(self.frame)[id(result)] = (result, held)
-        return result
 
 
 class HeldDeltas:
@@ -326,7 +333,7 @@ async def _leave(error: BaseException, call_next: CallNext) -> Any:
         and await call_next.frame.turn.scope.is_cancelled()
     ):
         raise call_next.error  # type: ignore[misc]  # it is one
-    if error is call_next.error or not isinstance(error, Exception | SystemExit):
+    if call_next.came_out(error) or not isinstance(error, Exception | SystemExit):
         raise error
     if isinstance(error, SystemExit):
         error = broken(layer, f"called sys.exit({error.code!r})", "raise an error, or use ctx.abort")
@@ -395,9 +402,10 @@ def _observe(layer: Layer, inner: Inner, expected: type) -> Inner:
     function, context = layer.fn, CONTEXTS[layer.hook]
     if _may_limit_time(function):
         return _observe_beside(layer, inner)
+    make_next = CallNext if _is_plain(function) else WatchedNext
 
     async def run(frame: Any, outer: CallNext | None = None) -> Any:
-        call_next = CallNext(frame, inner, layer)
+        call_next = make_next(frame, inner, layer)
         try:
             try:
                 await function(context(frame, call_next), call_next)
@@ -445,6 +453,43 @@ async def _observer_failed(error: BaseException, call_next: CallNext) -> None:
     if not isinstance(error, Exception | SystemExit):
         raise error
     _count_failure(error, call_next.layer, call_next.frame)
+
+
+class WatchedNext(CallNext):
+    """`call_next` of an observer whose code could limit the time of the call: it is not entered within a limit."""
+
+    __slots__ = ("deadline",)
+
+    def __init__(self, frame: Any, inner: Inner, layer: Layer) -> None:
+        super().__init__(frame, inner, layer)
+        self.deadline = anyio.current_effective_deadline()
+
+    def __call__(self) -> Coroutine[Any, Any, Any]:
+        if self.state == NEW and anyio.current_effective_deadline() < self.deadline:
+            raise broken(self.layer, "limits the time of the call", "an observer only watches; limit your own work")
+        return super().__call__()
+
+
+_NO_MATTER = frozenset({"CACHE", "NOP", "PRECALL", "PUSH_NULL", "RESUME"})
+
+
+def _is_plain(function: Any) -> bool:
+    """Return whether all that a hook's code does with `call_next` is to await it, outside of every `with`.
+
+    Then nothing can limit the time of the call, and it need not be watched.
+    """
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if code is None or "call_next" in code.co_cellvars:
+        return False
+    steps = [step for step in dis.get_instructions(code) if step.opname not in _NO_MATTER]
+    for number, step in enumerate(steps):
+        if step.opname in ("BEFORE_WITH", "BEFORE_ASYNC_WITH", "LOAD_SPECIAL"):
+            return False
+        if step.argval == "call_next" or (isinstance(step.argval, tuple) and "call_next" in step.argval):
+            following = [step.opname for step in steps[number + 1 : number + 3]]
+            if following != ["CALL", "GET_AWAITABLE"] or steps[number + 1].argval:
+                return False
+    return True
 
 
 def _may_limit_time(function: Any) -> bool:

@@ -328,7 +328,8 @@ async def _end(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -
     cost = None if result.cost is None else str(result.cost)
     frame.record(TurnEnd, result.status, result.reason, result.by, result.usage, cost)
     try:
-        await frame.commit()
+        if frame.has_uncommitted:
+            await frame.commit()
     finally:
         if buffer is not None:
             frame.unlisten(buffer.put)

@@ -40,6 +40,10 @@ class SessionLog(Protocol):
     def add(self) -> Callable[[Event], None]:
         """What takes an event; it is durable after the next `commit`."""
 
+    @property
+    def is_durable(self) -> bool:
+        """Whether `commit` does anything; the loop saves itself the call where it does not."""
+
     async def commit(self) -> None:
         """Make durable all that was added, in order and at once.
 
@@ -72,6 +76,7 @@ class MemoryLog:
     """Events in a list. Whatever is added is as durable as it gets."""
 
     __slots__ = ("add", "events")
+    is_durable = False
 
     def __init__(self) -> None:
         self.events: list[Event] = []

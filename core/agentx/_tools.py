@@ -178,7 +178,10 @@ class Tool:
         """
         try:
             if self.timeout is None:
-                value = await self._value(args, ctx, threads)
+                if self._is_async and self.context_parameter is None and not self.unbound:
+                    value = await self.function(**args)
+                else:
+                    value = await self._value(args, ctx, threads)
             else:
                 with anyio.move_on_after(self.timeout) as scope:
                     value = await self._value(args, ctx, threads)

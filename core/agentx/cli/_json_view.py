@@ -42,9 +42,11 @@ def run_as_json(agent: Agent[Any, Any], text: str) -> int:
             try:
                 result = conversation.turn(text, view)
                 code = exit_of_status(result.status)
+            except Cancelled:  # not raised through the agent: it closes as usual
+                code = Exit.CANCELLED
             finally:
                 result = result or conversation.session.last_result
-    except (Cancelled, KeyboardInterrupt):
+    except KeyboardInterrupt:
         code = Exit.CANCELLED
     except (BrokenPipeError, OutputClosed):
         raise

@@ -77,14 +77,14 @@ class PlainView:
 def run_plainly(agent: Agent[Any, Any], text: str, *, streams: bool, tells: bool, quiet: bool) -> int:
     """Run one turn and return the exit code that says how it ended."""
     view = PlainView(streams=streams, tells=tells)
-    try:
-        with opened(agent) as conversation:
+    with opened(agent) as conversation:
+        try:
             result = conversation.turn(text, view)
-            view.print_answer(result.text)
-    except Cancelled:
-        if not quiet:
-            note("cancelled")
-        return Exit.CANCELLED
+        except Cancelled:  # not raised through the agent: it closes as usual
+            if not quiet:
+                note("cancelled")
+            return Exit.CANCELLED
+        view.print_answer(result.text)
     end = ending(result)
     if end is not None and not quiet:
         note(*end)

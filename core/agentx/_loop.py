@@ -84,8 +84,7 @@ async def commit_input(turn: TurnFrame) -> None:
     event = session.record(UserInput, turn.input)
     session.history.append(event.message)  # type: ignore[attr-defined]  # as it was stored
     if session.has_uncommitted:
-        if session.has_uncommitted:
-            await session.commit()
+        await session.commit()
 
 
 async def step(turn: TurnFrame) -> Stop | None:
@@ -206,8 +205,7 @@ async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -
     sent = frame.sent[-1].tools if frame.sent else frame.request.tools
     turn.offered = None if sent is request.tools else frozenset([spec.name for spec in sent])
     if session.has_uncommitted:
-        if session.has_uncommitted:
-            await session.commit()
+        await session.commit()
     return response, message, parsed
 
 
@@ -408,8 +406,7 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
         raise error
     _append_results(turn, parsed)
     if session.has_uncommitted:
-        if session.has_uncommitted:
-            await session.commit()
+        await session.commit()
 
 
 def _append_results(turn: TurnFrame, parsed: Parsed) -> None:
@@ -512,8 +509,7 @@ async def run_tool(frame: ToolFrame) -> ToolResult:
     session = turn.session
     session.record(ToolStart, call.id, tool.name, frame.args)
     if session.has_uncommitted:
-        if session.has_uncommitted:
-            await session.commit()
+        await session.commit()
     try:
         ctx = ToolContext(frame, _tool_entry(tool)) if tool.context_parameter is not None else None
         parts = await tool.call(args, ctx, turn.agent.threads)

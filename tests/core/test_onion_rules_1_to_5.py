@@ -1481,6 +1481,42 @@ async def test_a_layer_that_swallows_an_abort_is_overruled(hook: str, outer_hook
         assert last_of(session).status == "aborted"
 
 
+@pytest.mark.parametrize("swallow", ["return", "raise"])
+@each_hook
+async def test_an_outer_layer_sees_the_abort_and_not_what_an_inner_one_made_of_it(hook: str, swallow: str) -> None:
+    seen: list[Any] = []
+
+    async def outer(ctx: Any, call_next: Any) -> Any:
+        try:
+            result = await call_next()
+            seen.append(result)
+            return result
+        except BaseException as error:
+            seen.append(error)
+            raise
+
+    async def swallows(ctx: Any, call_next: Any) -> Any:
+        try:
+            return await call_next()
+        except BaseException as error:
+            if swallow == "raise":
+                raise RuntimeError("converted") from error
+            return fake_result(hook, ctx)
+
+    async def aborts(ctx: Any, call_next: Any) -> Any:
+        ctx.abort("enough")
+
+    agent = agent_with(ONE_CALL)
+    for layer in (outer, swallows, aborts):
+        agent.use(**{hook: layer})
+    with at_most(), pytest.raises(TurnAborted, match="enough"):
+        await agent.run("go")
+
+    assert len(seen) == 1
+    assert isinstance(seen[0], BaseException)
+    assert not isinstance(seen[0], Exception)
+
+
 @each_hook
 async def test_a_layer_that_turns_an_abort_into_an_error_is_overruled(hook: str) -> None:
     async def converts(ctx: Any, call_next: Any) -> Any:

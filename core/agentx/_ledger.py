@@ -72,6 +72,8 @@ class Limit:
         unknown: what to do when `estimate` or `measure` returns `None`: `refuse` the dispatch, or `allow` it uncounted.
         warn_at: the part of the maximum at which a `limit.warning` is emitted, once for each account.
         on_limit: `stop` ends the turn with the status `limit`; `answer` allows one last call without tools.
+        advice: what to change when the maximum is reached; it ends the reason that the user reads.
+        unknown_advice: what to change when an amount is unknown.
     """
 
     key: str
@@ -83,6 +85,8 @@ class Limit:
     unknown: Literal["refuse", "allow"] = "refuse"
     warn_at: float | None = None
     on_limit: Literal["stop", "answer"] = "stop"
+    advice: str | None = None
+    unknown_advice: str | None = None
 
 
 @attrs.define(eq=False, repr=False)
@@ -122,8 +126,8 @@ Holds = list[tuple[Line, Amount]]
 Warned = Callable[[Line], None]
 
 
-def reserve(lines: tuple[Line, ...], request: ModelRequest | None) -> Holds | Refusal:
-    """Reserve under all lines or under none."""
+def reserve(lines: tuple[Line, ...], request: ModelRequest | None, *, is_last_answer: bool = False) -> Holds | Refusal:
+    """Reserve under all lines or under none; the last answer that a limit allows is counted but not refused by it."""
     holds: Holds = []
     for line in lines:
         limit = line.limit
@@ -132,11 +136,13 @@ def reserve(lines: tuple[Line, ...], request: ModelRequest | None) -> Holds | Re
         if amount is None:
             if limit.unknown == "refuse" and limit.maximum is not None:
                 model = request.model if request else "?"
-                return Refusal(line, f"what a call of {model} may cost in {limit.key} is unknown")
+                advice = f": {limit.unknown_advice}" if limit.unknown_advice else ""
+                return Refusal(line, f"what a call of {model} may use in {limit.key} is unknown{advice}")
             line.account.exact = False
             continue
         account = line.account
-        if limit.maximum is not None and account.used + account.reserved + amount > limit.maximum:  # type: ignore[operator]
+        over = limit.maximum is not None and account.used + account.reserved + amount > limit.maximum  # type: ignore[operator]
+        if over and not (is_last_answer and limit.on_limit == "answer"):
             return Refusal(line, _reason(line, amount))
         holds.append((line, amount))
     for line, amount in holds:
@@ -147,16 +153,33 @@ def reserve(lines: tuple[Line, ...], request: ModelRequest | None) -> Holds | Re
 def _reason(line: Line, amount: Amount) -> str:
     limit, account = line.limit, line.account
     spent = account.used + account.reserved  # type: ignore[operator]
-    left = f"{spent} of {limit.maximum} {limit.key} used in this {limit.scope}"
-    return left if spent and amount == 1 else f"{left}, the next call may need {amount}"
+    left = f"{_shown(spent)} of {_shown(limit.maximum)} {limit.key} used in this {limit.scope}"
+    needed = "" if spent and amount == 1 else f", the next call may need {_shown(amount)}"
+    return f"{left}{needed}: {limit.advice}" if limit.advice else f"{left}{needed}"
 
 
-def settle(holds: Holds, request: ModelRequest | None, usage: Usage | None, warn: Warned) -> None:
-    """Book what was used in place of what was reserved; unknown usage is booked at the reserved amount."""
+def _shown(amount: Amount | None) -> str:
+    """Return an amount without the zeros behind it that say nothing."""
+    return f"{amount.normalize():f}" if isinstance(amount, Decimal) else f"{amount}"
+
+
+def settle(
+    holds: Holds,
+    request: ModelRequest | None,
+    usage: Usage | None,
+    warn: Warned,
+    cost: Decimal | None = None,
+) -> None:
+    """Book what was used in place of what was reserved; unknown usage is booked at the reserved amount.
+
+    A price that the provider states counts more than any table's.
+    """
     for line, amount in holds:
         limit, account = line.limit, line.account
         account.reserved -= amount  # type: ignore[operator]
-        if limit.measure is not None and request is not None:
+        if cost is not None and limit.key == "usd":
+            amount = cost
+        elif limit.measure is not None and request is not None:
             measured = None if usage is None else limit.measure(request, usage)
             if measured is None:
                 account.exact = False

@@ -274,10 +274,7 @@ async def dispatch(frame: ModelFrame) -> ModelResponse:
         raise turn.halt()
     request = frame.request
     model = turn.agent.resolve(request.model)
-    lines = turn.model_lines()
-    if turn.answering:
-        lines = tuple([line for line in lines if line.limit.on_limit != "answer"])
-    holds = reserve(lines, request)
+    holds = reserve(turn.model_lines(), request, is_last_answer=turn.answering)
     if isinstance(holds, Refusal):
         turn.limit = holds.line.limit
         turn.at_limit(holds.reason, holds.line.owner)
@@ -295,7 +292,7 @@ async def dispatch(frame: ModelFrame) -> ModelResponse:
         error = _describe(failure)
         raise
     finally:
-        settle(holds, request, usage, turn.warn)
+        settle(holds, request, usage, turn.warn, cost)
         turn.totals.add(usage)
         turn.session.record(ModelAttempt, request.model, frame.call_index, attempt, usage, error, frame.asked_by, cost)
         if turn.session.parent is not None:

@@ -44,6 +44,8 @@ else:
 
 logger = logging.getLogger("agentx")
 APPLICATION = "the application"
+COMBINATIONS = 64
+"""How many combinations of plugins an agent keeps compiled."""
 
 
 @attrs.frozen
@@ -184,8 +186,17 @@ class Agent(Generic[Deps, Out]):
         overrides = active.stack if active is not None else Overrides()
         found = self._stacks.get(overrides.key)
         if found is None:
-            found = self._stacks[overrides.key] = self._registry.load(overrides)
+            found = self._registry.load(overrides)
+            self._forget_stacks()
+            self._stacks[overrides.key] = found
         return found
+
+    def _forget_stacks(self) -> None:
+        """Drop the oldest combinations that are not open, so that overrides with ever new plugins do not pile up."""
+        opened = {stack_id for _, stack_id in self._open}
+        idle = [key for key, stack in self._stacks.items() if id(stack) not in opened]
+        for key in idle[: max(0, len(self._stacks) - COMBINATIONS + 1)]:
+            self._onions.pop(id(self._stacks.pop(key)), None)
 
     def _compiled(self, stack: Stack) -> Onions:
         found = self._onions.get(id(stack))

@@ -256,6 +256,17 @@ async def test_a_function_model_may_stream_by_itself() -> None:
     assert deltas == [TextDelta("Hel")]
 
 
+async def test_what_a_function_model_streams_by_itself_is_not_streamed_again() -> None:
+    async def streaming(request: ModelRequest, emit: Any) -> str:
+        for piece in ("Hel", "lo."):
+            await emit(TextDelta(piece))
+        return "Hello."
+
+    response, deltas = await answer(FunctionModel(streaming))
+    assert response.text == "Hello."
+    assert deltas == [TextDelta("Hel"), TextDelta("lo.")]
+
+
 async def test_an_echo_model_repeats_the_user_and_the_tools() -> None:
     calling = Message("assistant", (ToolCall("c1", "add"), ToolCall("c2", "add")))
     results = Message("tool", tuple([ToolResult(name, "add", (TextPart(name),)) for name in ("c1", "c2")]))

@@ -13,7 +13,7 @@ import attrs
 
 from agentx import CallNext, ConfigError, Limit, ModelRequest, Plugin, RunResult, TurnContext, Usage
 
-from .tokens import TokenMeter
+from ._tokens import TokenMeter
 
 OnLimit = Literal["stop", "answer"]
 

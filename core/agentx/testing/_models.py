@@ -130,7 +130,14 @@ class FakeModel:
         if self._check:
             _refuse_invalid(request)
         await anyio.sleep(self._delay)
-        answer = await self.reply(request, emit)
+        streamed = False
+
+        async def emit_noting(delta: Delta) -> None:
+            nonlocal streamed
+            streamed = True
+            await emit(delta)
+
+        answer = await self.reply(request, emit_noting)
         if isinstance(answer, BaseException) or (isinstance(answer, type) and issubclass(answer, BaseException)):
             raise as_error(answer)
         texts: dict[int, Pieces] = {}
@@ -139,8 +146,9 @@ class FakeModel:
         else:
             response, texts = self._response(_as_items(answer), request)
         self.responses.append(response)
-        for delta in deltas_of(response, self._delta_size, texts):
-            await emit(delta)
+        if not streamed:
+            for delta in deltas_of(response, self._delta_size, texts):
+                await emit(delta)
         return response
 
     async def aclose(self) -> None:
@@ -247,7 +255,7 @@ class FunctionModel(FakeModel):
 
     Args:
         fn: a function of the request, sync or async; it returns what an entry of a script may be. With a second
-            parameter it also gets `emit`, to stream by itself.
+            parameter it also gets `emit`; if it uses that, what it returns is not streamed again.
     """
 
     def __init__(

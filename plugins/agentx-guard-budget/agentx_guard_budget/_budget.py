@@ -15,6 +15,7 @@ from ._meter import TokenMeter
 from ._prices import Price, PriceTable, as_amount, is_amount, price_at
 
 MILLIONTH = Decimal("0.000001")
+_LESS = {"usd": "max_tokens in its settings, a cheaper model", "tokens": "max_tokens in its settings"}
 
 
 def _is_money(plugin: Budget, field: attrs.Attribute[Any], value: Any) -> None:
@@ -138,6 +139,8 @@ class Budget(Plugin):
             unknown="allow" if self.unknown_price == "allow" else "refuse",
             warn_at=None if maximum is None else self.warn_at,
             on_limit=self.on_limit if maximum is not None else "stop",
+            advice=f"raise {field} of guard.budget, or let the call need less ({_LESS[key]})",
+            unknown_advice="give guard.budget its price in `prices`, or set `unknown_price` to 'allow' or to a price",
         )
 
 

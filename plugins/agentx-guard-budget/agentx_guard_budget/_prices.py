@@ -81,8 +81,8 @@ class Price:
 
     def most(self, input_tokens: int, output_tokens: int) -> Decimal:
         """Return what a request of this size costs at most: all of it may be written to a cache, or be reasoning."""
-        of_input = self.input if self.cache_write is None else max(self.input, self.cache_write)
-        of_output = self.output if self.reasoning is None else max(self.output, self.reasoning)
+        of_input = max(self.input, self.cache_write or self.input, self.cache_read or self.input)
+        of_output = max(self.output, self.reasoning or self.output)
         return (input_tokens * of_input + output_tokens * of_output).scaleb(-6) + self.request
 
 

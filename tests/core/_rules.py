@@ -109,6 +109,14 @@ def last_of(session: Session[Any]) -> RunResult[Any]:
     return result
 
 
+def tasks_now() -> set[Any]:
+    """Return the tasks that are alive; those of trio live in nurseries and cannot be left behind."""
+    try:
+        return asyncio.all_tasks()
+    except RuntimeError:
+        return set()
+
+
 def whole_text(error: BaseException) -> str:
     """Return everything that a person would see of an error: its chain and its notes."""
     return "".join(traceback.format_exception(error))

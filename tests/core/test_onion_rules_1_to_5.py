@@ -52,6 +52,7 @@ from ._rules import (
     notes_of,
     place,
     results_of,
+    tasks_now,
     tool_result,
     whole_text,
 )
@@ -1718,9 +1719,11 @@ async def test_an_abort_in_one_of_three_parallel_tools_ends_its_siblings_and_eve
     log: list[str] = []
     agent = agent_with(THREE_CALLS, tools=three_tools(log))
     async with agent, agent.session() as session:
+        before = tasks_now()
         with at_most(), anyio.fail_after(4), pytest.raises(TurnAborted, match="fire") as caught:
             await session.run("go")
 
+        assert tasks_now() == before
         assert not isinstance(caught.value, BaseExceptionGroup)
         assert sorted(log) == ["left was cancelled", "right was cancelled"]
         found = results_of(session)

@@ -50,6 +50,7 @@ from ._rules import (
     logging_layer,
     place,
     results_of,
+    tasks_now,
     tool_result,
     whole_text,
 )
@@ -1413,8 +1414,10 @@ async def test_one_of_several_parallel_tools_raises_and_the_others_go_on(caplog:
 
     agent = agent_with(model, tools=[boom, slow])
     async with agent, agent.session() as session:
+        before = tasks_now()
         with at_most():
             await session.run("go")
+        assert tasks_now() == before
 
         found = results_of(session)
         assert found["c1"].status == "error"

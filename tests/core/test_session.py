@@ -306,7 +306,7 @@ async def test_input_that_is_no_valid_utf_8_is_repaired() -> None:
 
 async def test_a_layer_may_mask_the_input_before_it_is_remembered() -> None:
     async def mask(ctx: TurnContext, call_next: Any) -> RunResult[Any]:
-        ctx.input = "card number ****"  # type: ignore[assignment]  # text is taken too
+        ctx.input = "card number ****"
         result: RunResult[Any] = await call_next()
         return result
 
@@ -932,13 +932,15 @@ async def test_a_listener_can_be_ended_also_by_itself() -> None:
     assert heard == ["turn.start", "other turn.start", "other turn.end"]
 
 
-async def test_the_result_of_a_tool_is_in_the_log_before_the_next_model_call() -> None:
+async def test_the_commit_points_come_in_the_order_of_the_design() -> None:
     order: list[str] = []
-    model = FunctionModel(
-        lambda request: (order.append("model"), call("echo", text="x") if len(request.messages) < 3 else "done")[1]
-    )
+
+    def reply(request: ModelRequest) -> Any:
+        order.append("model")
+        return call("echo", text="x") if len(request.messages) < 3 else "done"
+
     with at_most():
-        async with agent_with(model).session() as session:
+        async with agent_with(FunctionModel(reply)).session() as session:
             for kind in ("user.input", "model.end", "tool.start", "tool.result", "turn.end"):
                 session.on(kind, lambda event: order.append(event.kind))
             await session.run("go")

@@ -174,7 +174,7 @@ class _Meter:
         if prices is None:
             return None
         sent = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-        return price_at(prices, sent).cost(usage)
+        return price_at(prices, sent).cost(usage).normalize()
 
     def _size(self, request: ModelRequest) -> tuple[int, int]:
         """Return how many tokens a request sends and how many it may write."""

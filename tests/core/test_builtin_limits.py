@@ -93,6 +93,12 @@ async def test_without_the_guard_nothing_but_the_backstop_of_the_core_ends_a_tur
     assert (result.status, ticks.count) == ("completed", 60)
 
 
+async def test_a_second_guard_with_the_same_numbers_counts_for_itself() -> None:
+    model = FunctionModel(always_ticks)
+    agent = agent_with(model, Ticks().tool, guard=LimitsGuard(requests=4)).use(LimitsGuard(requests=4), name="tenant")
+    assert (await agent.run("go")).usage.requests == 4
+
+
 async def test_zero_requests_let_no_model_call_start() -> None:
     model = ScriptedModel(["never"])
     result = await agent_with(model, guard=LimitsGuard(requests=0)).run("go")
@@ -136,9 +142,7 @@ async def test_an_unknown_limit_of_a_turn_is_refused_and_the_right_one_is_named(
     with pytest.raises(TurnAborted, match=r"run\(limits=…\) has no limit 'request': did you mean 'requests'") as caught:
         await agent_with(model).run("go", limits={"request": 2})
     assert isinstance(caught.value.__cause__, ConfigError)
-    with pytest.raises(
-        TurnAborted, match="there are requests, tool_calls, tokens, seconds, on_limit"
-    ):
+    with pytest.raises(TurnAborted, match="there are requests, tool_calls, tokens, seconds, on_limit"):
         await agent_with(model).run("go", limits={"dollars": 2})
     assert model.requests == []
 
@@ -337,6 +341,7 @@ async def test_g16_what_a_cancelled_sub_agent_used_stays_booked() -> None:
             return call("nothing")
         started.set()
         await anyio.sleep_forever()
+        return "never"
 
     inner = FunctionModel(hangs_in_the_third, usage=Usage(6, 4))
     child = Agent(inner, name="delegate", tools=[nothing], config=False, autoload="none")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from difflib import get_close_matches
-from functools import lru_cache
+from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import anyio
@@ -32,12 +32,6 @@ def _is_amount(_: LimitsGuard, field: attrs.Attribute[Any], value: Any) -> None:
 def _is_verb(_: LimitsGuard, field: attrs.Attribute[Any], value: Any) -> None:
     if value not in ("stop", "answer"):
         raise ConfigError(f"guard.limits: {field.name} is 'stop' or 'answer', not {value!r}")
-
-
-@lru_cache
-def counted(key: str, maximum: int, on: Literal["model", "tool"], on_limit: OnLimit) -> Limit:
-    """Return a limit on a number of calls; the same one for every turn."""
-    return Limit(key, maximum, on=on, on_limit=on_limit)
 
 
 def metered(maximum: int, on_limit: OnLimit) -> Limit:
@@ -73,10 +67,8 @@ class LimitsGuard(Plugin):
     async def turn(self, ctx: TurnContext, call_next: CallNext[RunResult[Any]]) -> RunResult[Any]:
         chosen = self._for_turn(ctx.limits) if ctx.limits else self
         ledger = ctx.ledger
-        if chosen.requests is not None:
-            ledger.limit(counted("requests", chosen.requests, "model", chosen.on_limit))
-        if chosen.tool_calls is not None:
-            ledger.limit(counted("tool_calls", chosen.tool_calls, "tool", chosen.on_limit))
+        for limit in chosen._counts:
+            ledger.limit(limit)
         if chosen.tokens is not None:
             ledger.limit(metered(chosen.tokens, chosen.on_limit))
         if chosen.seconds is None:
@@ -85,6 +77,16 @@ class LimitsGuard(Plugin):
             return await call_next()
         ctx.stop(f"the turn took longer than {chosen.seconds:g} seconds", status="limit")
         return ctx.result
+
+    @cached_property
+    def _counts(self) -> tuple[Limit, ...]:
+        """The limits on numbers of calls, the same for every turn; a turn has accounts of its own for them."""
+        counts: list[Limit] = []
+        if self.requests is not None:
+            counts.append(Limit("requests", self.requests, on_limit=self.on_limit))
+        if self.tool_calls is not None:
+            counts.append(Limit("tool_calls", self.tool_calls, on="tool", on_limit=self.on_limit))
+        return tuple(counts)
 
     def _for_turn(self, changes: Mapping[str, Any]) -> LimitsGuard:
         """Return this guard with what `run(limits=…)` says.

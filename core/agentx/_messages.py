@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
 
 import attrs
@@ -258,6 +259,10 @@ class ToolSpec(Data):
     schema: Mapping[str, Any]
 
 
+def _read_only(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    return MappingProxyType(dict(value))
+
+
 @attrs.frozen(eq=False, repr=False)
 class ModelSettings(Data):
     """How to sample. `None` is the provider's own default; what a provider cannot do is an error, not silence."""
@@ -273,7 +278,7 @@ class ModelSettings(Data):
     reasoning_effort: str | None = None
     service_tier: str | None = None
     timeout: float | None = None
-    extra: Mapping[str, Any] = attrs.field(factory=dict)
+    extra: Mapping[str, Any] = attrs.field(factory=dict, converter=_read_only)
     """Raw keys for the body of the request."""
 
     def merge(self, other: ModelSettings | None) -> ModelSettings:

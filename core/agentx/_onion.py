@@ -374,8 +374,19 @@ def collapse(error: BaseException) -> BaseException:
         found, rest = error.split(kind)
         if found is not None:
             return _first(found, rest)
+    broken_hooks, rest = error.split(HookError)
+    if broken_hooks is not None and rest is None and len({leaf.plugin for leaf in leaves(broken_hooks)}) == 1:
+        return _first(broken_hooks, None)
     cancelled, rest = error.split(is_cancellation)
     return _first(cancelled, None) if cancelled is not None and rest is None else error
+
+
+def leaves(group: BaseExceptionGroup[Any]) -> list[Any]:
+    """Return the exceptions of a group and of the groups in it."""
+    found: list[Any] = []
+    for error in group.exceptions:
+        found += leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
 
 
 def _first(group: BaseExceptionGroup[BaseException], rest: BaseExceptionGroup[BaseException] | None) -> BaseException:

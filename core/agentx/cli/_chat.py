@@ -10,7 +10,7 @@ from agentx._errors import SessionClosedError
 from agentx._models import model_name
 from agentx._result import RunResult
 
-from ._chat_view import showing
+from ._chat_view import ChatView
 from ._exits import Exit, describe, exit_of_error, exit_of_status
 from ._lines import ending
 from ._plain_view import PlainView
@@ -81,8 +81,7 @@ class Chat:
 
     def _turn(self, text: str) -> RunResult[Any]:
         if self._markdown:
-            with showing(out()) as view:
-                return self.conversation.turn(text, view)
+            return self.conversation.turn(text, ChatView(out()))
         plain = PlainView(streams=True, tells=True)
         result = self.conversation.turn(text, plain)
         plain.print_answer(result.text)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack
 
 from rich.console import Console
 
@@ -22,12 +21,15 @@ class ChatView:
         self._console = console
         self._stream = MarkdownStream(console)
         self._lines = Lines()
-        self._doing = "waiting for the model"
+        self._doing = ""
         self._asked_by: str | None = None
-        self._silence: AbstractContextManager[None] = without_echo()
-        self._silence.__enter__()
-        self._is_open = True
-        self._stream.label(self._doing)
+        self._terminal = ExitStack()
+        """What has to be undone at the terminal."""
+
+    def open(self) -> None:
+        self._terminal.enter_context(without_echo())
+        self._terminal.callback(self._stream.close)
+        self._stream.open()
 
     def show(self, event: Event) -> None:
         if isinstance(event, ModelStart):
@@ -66,17 +68,4 @@ class ChatView:
         self._stream.label("ending the turn (Ctrl-C again leaves at once)")
 
     def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            self._stream.close()
-            self._silence.__exit__(None, None, None)
-
-
-@contextmanager
-def showing(console: Console) -> Iterator[ChatView]:
-    """Show a turn, and leave the terminal as it was."""
-    view = ChatView(console)
-    try:
-        yield view
-    finally:
-        view.close()
+        self._terminal.close()

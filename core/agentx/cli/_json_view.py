@@ -16,6 +16,9 @@ from ._turns import Cancelled, opened
 
 
 class JsonView:
+    def open(self) -> None:
+        """Nothing to prepare."""
+
     def show(self, event: Event) -> None:
         print_json_line(encode_event(event))
 

@@ -36,8 +36,11 @@ class MarkdownStream:
         """Lines on the screen that will be drawn anew."""
         self._drawn = 0.0
         self._parser = MarkdownIt().enable("table").enable("strikethrough")  # as rich reads it
+
+    def open(self) -> None:
+        """Hide the cursor while things are drawn."""
         if self._draws:
-            console.file.write(_HIDE)
+            self._console.file.write(_HIDE)
 
     def feed(self, text: str) -> None:
         """Take a piece of the text."""

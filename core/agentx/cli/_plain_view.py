@@ -28,6 +28,9 @@ class PlainView:
         """Whether the last model call's text is out."""
         self._asked_by: str | None = None
 
+    def open(self) -> None:
+        """Nothing to prepare."""
+
     def show(self, event: Event) -> None:
         if isinstance(event, ModelStart):
             self._asked_by = event.asked_by

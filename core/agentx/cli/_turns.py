@@ -1,7 +1,7 @@
 """Turns that a terminal watches. The agent lives in a thread of its own, so that Ctrl-C stays with the terminal.
 
-Python raises `KeyboardInterrupt` in the main thread. Here that is the one that shows events, and never the one that
-runs the agent: a first Ctrl-C asks the turn to end, and whatever the agent does, a second one is heard.
+Signals come to the main thread. Here that is the one that shows events, and never the one that runs the agent: a
+first Ctrl-C asks the turn to end, and whatever the agent does, a second one is heard.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ POLL = 0.2
 
 class View(Protocol):
     """What shows a turn."""
+
+    def open(self) -> None:
+        """Prepare the terminal."""
 
     def show(self, event: Event) -> None: ...
     def tick(self) -> None:
@@ -85,26 +88,21 @@ class Conversation:
             Cancelled: by Ctrl-C; agent and session go on.
         """
         events: SimpleQueue[Event | None] = SimpleQueue()
-        future: Future[RunResult[Any]] = self._portal.start_task_soon(self._watch, text, events.put)
-        future.add_done_callback(lambda _: events.put(None))
-        interrupted = False
-        try:
-            while True:
-                try:
-                    if not _show_next(events, view):
-                        break
-                except KeyboardInterrupt:
-                    if interrupted:
-                        _leave_at_once(view)
-                    interrupted = True
-                    self._loop.call_soon_threadsafe(self._cancel, future)  # does not wait for a loop that hangs
-                    view.interrupted()
-                except BaseException:  # nobody sees the rest: the pipe is closed, say
-                    future.cancel()
-                    raise
-        finally:
-            view.close()
-        return _result(future, interrupted)
+        with _Interrupts(view) as interrupts:
+            future: Future[RunResult[Any]] = self._portal.start_task_soon(self._watch, text, events.put)
+            future.add_done_callback(lambda _: events.put(None))
+            # does not wait for a loop that hangs
+            interrupts.then(lambda: self._loop.call_soon_threadsafe(self._cancel, future))
+            try:
+                view.open()
+                while _show_next(events, view):
+                    interrupts.tell()
+            except BaseException:  # nobody sees the rest: the pipe is closed, say
+                future.cancel()
+                raise
+            finally:
+                view.close()
+        return _result(future, interrupts.count > 0)
 
     async def _watch(self, text: str, put: Callable[[Event], None]) -> RunResult[Any]:
         async with self.session.stream(text) as stream:
@@ -139,6 +137,45 @@ def _result(future: Future[RunResult[Any]], interrupted: bool) -> RunResult[Any]
         if interrupted and error.result is not None and error.result.status == "cancelled":
             raise Cancelled from error
         raise
+
+
+class _Interrupts:
+    """Ctrl-C while a turn runs: the first asks it to end, the second ends the process.
+
+    As signals and not as `KeyboardInterrupt`, which could come in the middle of anything.
+    """
+
+    def __init__(self, view: View) -> None:
+        self.count = 0
+        self._view = view
+        self._end: Callable[[], Any] | None = None
+        self._is_told = False
+
+    def __enter__(self) -> _Interrupts:
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGINT, self._before)
+
+    def then(self, end: Callable[[], Any]) -> None:
+        """Say how the turn is ended; an interrupt may have come already."""
+        self._end = end
+        if self.count:
+            end()
+
+    def tell(self) -> None:
+        """Show that the turn is being ended, once."""
+        if self.count and not self._is_told:
+            self._is_told = True
+            self._view.interrupted()
+
+    def _interrupt(self, *_: object) -> None:
+        self.count += 1
+        if self.count > 1:
+            _leave_at_once(self._view)
+        if self._end is not None:
+            self._end()
 
 
 def _leave_at_once(view: View) -> None:

@@ -145,41 +145,49 @@ class Budget(Plugin):
 
 
 class _Meter:
-    """What requests may use and did use. Several limits ask about the same request, which is estimated once."""
+    """What requests may use and did use. Several limits ask about one dispatch, so the last answers are kept."""
 
     def __init__(self, table: PriceTable, max_output_tokens: int) -> None:
         self._table = table
         self._max_output_tokens = max_output_tokens
         self._tokens = TokenMeter()
-        self._estimated: tuple[ModelRequest, int, int] | None = None
+        self._estimated: tuple[ModelRequest, int, Decimal | None] | None = None
+        self._measured: tuple[ModelRequest, Usage, Decimal | None] | None = None
 
     def most_tokens(self, request: ModelRequest) -> int:
-        sent, written = self._size(request)
-        return sent + written
-
-    def tokens(self, request: ModelRequest, usage: Usage) -> int:
-        self._tokens.learn(request, usage)
-        return usage.total_tokens
+        return self._estimate(request)[1]
 
     def most_usd(self, request: ModelRequest) -> Decimal | None:
-        prices = self._table.prices_of(request.model, request.settings.service_tier)
-        if prices is None:
-            return None
-        sent, written = self._size(request)
-        return price_at(prices, sent).most(sent, written).quantize(MILLIONTH, ROUND_CEILING)
+        return self._estimate(request)[2]
+
+    def tokens(self, request: ModelRequest, usage: Usage) -> int:
+        self._measure(request, usage)
+        return usage.total_tokens
 
     def usd(self, request: ModelRequest, usage: Usage) -> Decimal | None:
-        self._tokens.learn(request, usage)
-        prices = self._table.prices_of(request.model, request.settings.service_tier)
-        if prices is None:
-            return None
-        sent = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
-        return price_at(prices, sent).cost(usage).normalize()
+        return self._measure(request, usage)[2]
 
-    def _size(self, request: ModelRequest) -> tuple[int, int]:
-        """Return how many tokens a request sends and how many it may write."""
-        if self._estimated is None or self._estimated[0] is not request:
-            limit = request.settings.max_tokens
+    def _estimate(self, request: ModelRequest) -> tuple[ModelRequest, int, Decimal | None]:
+        """Return request, tokens and cost, both on the high side."""
+        found = self._estimated
+        if found is None or found[0] is not request:
+            sent, limit = self._tokens.input_tokens(request), request.settings.max_tokens
             written = self._max_output_tokens if limit is None else limit
-            self._estimated = (request, self._tokens.input_tokens(request), written)
-        return self._estimated[1], self._estimated[2]
+            prices = self._table.prices_of(request.model, request.settings.service_tier)
+            cost = None
+            if prices is not None:
+                cost = price_at(prices, sent).most(sent, written).quantize(MILLIONTH, ROUND_CEILING)
+            found = self._estimated = (request, sent + written, cost)
+        return found
+
+    def _measure(self, request: ModelRequest, usage: Usage) -> tuple[ModelRequest, Usage, Decimal | None]:
+        """Return request, usage and its cost, and learn how big such requests are."""
+        found = self._measured
+        if found is None or found[1] is not usage or found[0] is not request:
+            self._estimated = None
+            self._tokens.learn(request, usage)
+            prices = self._table.prices_of(request.model, request.settings.service_tier)
+            sent = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens
+            cost = None if prices is None else price_at(prices, sent).cost(usage).normalize()
+            found = self._measured = (request, usage, cost)
+        return found

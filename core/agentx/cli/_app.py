@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from ._command import State, debug_option, leave_quietly
+from ._command import HELP, State, debug_option, leave_quietly
 from ._exits import Exit, OutputClosed
 
 BUILT_IN = {
@@ -93,16 +93,18 @@ def _show_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
         ctx.exit()
 
 
-@click.group(cls=Root, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Root, invoke_without_command=True, context_settings=HELP)
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show versions."
 )
-@debug_option
 @click.pass_context
 def root(ctx: click.Context) -> None:
     """Agents whose every behaviour is a pip-installable plugin."""
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+root.params.append(debug_option())
 
 
 def run(arguments: Sequence[str] | None = None) -> int:

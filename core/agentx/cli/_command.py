@@ -10,6 +10,8 @@ from typing import Any, TypeVar
 import click
 
 F = TypeVar("F", bound=Callable[..., Any])
+C = TypeVar("C", bound=click.Command)
+HELP = {"help_option_names": ["-h", "--help"]}
 
 
 class State:
@@ -29,10 +31,10 @@ def _set(name: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
     return callback
 
 
-def debug_option(function: F) -> F:
-    """Add `--debug`, which works before and after the name of a command."""
-    option = click.option(
-        "--debug",
+def debug_option() -> click.Option:
+    """Return `--debug`, which works before and after the name of a command."""
+    return click.Option(
+        ["--debug"],
         is_flag=True,
         is_eager=True,
         expose_value=False,
@@ -40,7 +42,6 @@ def debug_option(function: F) -> F:
         callback=_set("debug"),
         help="Show tracebacks and the log.",
     )
-    return option(function)
 
 
 def json_option(function: F) -> F:
@@ -55,11 +56,23 @@ def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     """Make a command that takes `--debug` and `-h`."""
 
     def make(function: Callable[..., Any]) -> click.Command:
-        settings = {"help_option_names": ["-h", "--help"]}
-        made: click.Command = click.command(name, context_settings=settings)(debug_option(function))
-        return made
+        return _with_debug(click.command(name, context_settings=HELP)(function))
 
     return make
+
+
+def group(name: str) -> Callable[[Callable[..., Any]], click.Group]:
+    """Make a command that has commands below it, and does something of its own without one."""
+
+    def make(function: Callable[..., Any]) -> click.Group:
+        return _with_debug(click.group(name, invoke_without_command=True, context_settings=HELP)(function))
+
+    return make
+
+
+def _with_debug(made: C) -> C:
+    made.params.append(debug_option())
+    return made
 
 
 def leave_quietly(code: int) -> int:

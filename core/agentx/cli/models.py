@@ -10,7 +10,8 @@ import click
 
 from ._agents import Choice
 from ._command import command as make_command
-from ._command import debug_option, json_option
+from ._command import group as make_group
+from ._command import json_option
 from ._exits import Exit
 
 if TYPE_CHECKING:
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from agentx._models import PullsWeights
 
 
-@click.group("models", invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@make_group("models")
 @json_option
-@debug_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> int:
     """List the models of installed providers, and whether each can answer now."""
@@ -75,7 +75,10 @@ def _show(models: Sequence[Mapping[str, Any]]) -> None:
 )
 @json_option
 def pull(prefix: str, source: Path | None, as_json: bool) -> None:
-    """Fetch the weights of the provider PREFIX, such as local. What is there already is not fetched again."""
+    """Fetch the weights of a provider.
+
+    PREFIX is what its models begin with, such as local. What is there already is not fetched again.
+    """
     from agentx._errors import ModelNotFoundError
     from agentx._lookup import provider
     from agentx._models import PullsWeights

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ._command import command as make_command
-from ._command import debug_option, json_option
+from ._command import group as make_group
+from ._command import json_option
 from ._exits import Exit
 
 if TYPE_CHECKING:
@@ -29,12 +30,11 @@ limit_option = click.option(
 )
 
 
-@click.group("plugins", invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
+@make_group("plugins")
 @click.option("--static", is_flag=True, help="Import no plugin: show only what metadata and configuration say.")
 @limit_option
 @plugin_options
 @json_option
-@debug_option
 @click.pass_context
 def command(ctx: click.Context, static: bool, limit: float, choice: Choice, as_json: bool) -> int:
     """List the plugins, outermost first, and work with them.
@@ -84,7 +84,7 @@ def _sub(name: str) -> Callable[[Callable[..., Any]], click.Command]:
 @plugin_options
 @json_option
 def order(hook: str | None, limit: float, choice: Choice, as_json: bool) -> None:
-    """Show who wraps whom in each hook, outermost first, and why."""
+    """Show who wraps whom in each hook, and why."""
     from ._child import ask
     from ._listing import show_order
     from ._screen import print_json
@@ -105,7 +105,10 @@ def order(hook: str | None, limit: float, choice: Choice, as_json: bool) -> None
 @plugin_options
 @json_option
 def why(plugin: str, other: str | None, limit: float, choice: Choice, as_json: bool) -> None:
-    """Say why PLUGIN is at its place, or why it is outside (or inside) of OTHER."""
+    """Say why a plugin is where it is.
+
+    With OTHER: why PLUGIN is outside of it, or inside.
+    """
     from ._child import ask
     from ._screen import out, print_json, styled
 
@@ -130,9 +133,10 @@ def why(plugin: str, other: str | None, limit: float, choice: Choice, as_json: b
 @plugin_options
 @json_option
 def check(plugins: tuple[str, ...], limit: float, choice: Choice, as_json: bool) -> int:
-    """Load PLUGINS (all by default), and fire each of their hooks once against a model from a script.
+    """Load plugins and fire each of their hooks once.
 
-    Leaves with 1 if one cannot be loaded, or one of its hooks does not run or breaks the contract.
+    Without PLUGINS it is all that are active. The model answers from a script. Leaves with 1 if one cannot be loaded,
+    or one of its hooks does not run or breaks the contract.
     """
     from ._checking import check_plugins, show_check
     from ._screen import print_json
@@ -152,7 +156,10 @@ def check(plugins: tuple[str, ...], limit: float, choice: Choice, as_json: bool)
 )
 @json_option
 def enable(plugin: str, config: Path | None, as_json: bool) -> None:
-    """Take PLUGIN out of `disable` in the configuration. Imports no plugin."""
+    """Switch PLUGIN on in the configuration.
+
+    Takes it out of `disable`, and lists it where only listed plugins load. Imports no plugin.
+    """
     from agentx._config_edit import enable_plugin
 
     _switched(plugin, enable_plugin(plugin, config), "enabled", as_json)
@@ -165,7 +172,10 @@ def enable(plugin: str, config: Path | None, as_json: bool) -> None:
 )
 @json_option
 def disable(plugin: str, config: Path | None, as_json: bool) -> None:
-    """Add PLUGIN to `disable` in the configuration. Imports no plugin."""
+    """Switch PLUGIN off in the configuration.
+
+    Adds it to `disable`. Imports no plugin.
+    """
     from agentx._config_edit import disable_plugin
 
     _switched(plugin, disable_plugin(plugin, config), "disabled", as_json)
@@ -204,7 +214,10 @@ def _switched(plugin: str, file: Path, what: str, as_json: bool) -> None:
 )
 @json_option
 def new(plugin: str, folder: Path | None, hooks: tuple[str, ...], as_json: bool) -> None:
-    """Write the package of a new plugin, such as guard.words, with tests that pass."""
+    """Write the package of a new plugin.
+
+    ID is its id, such as guard.words. Its tests pass.
+    """
     from ._scaffold import plugin_package, show_written
 
     show_written(*plugin_package(plugin, folder, hooks), as_json=as_json)

@@ -119,6 +119,15 @@ def test_json_has_every_event_as_a_line_and_a_result_at_the_end(cli: Cli) -> Non
     assert result["usage"]["requests"] == 2
 
 
+def test_what_plugins_and_tools_print_is_not_the_answer(cli: Cli) -> None:
+    cli.install("mine", "context.mine = mine:P", mine="print('import')\n" + plugin("context.mine"))
+    cli.write("loud.py", "def add(a: int, b: int) -> int:\n    print('noise')\n    return a + b\n")
+    arguments = ("run", "x", "-m", "models:adds", "-t", "loud.py", "--no-plugins", "--plugin", "context.mine")
+    done = cli(*arguments)
+    assert (done.out, done.err) == ("The sum is 3.\n", "import\nnoise\n")
+    assert cli(*arguments, "--json").lines[-1]["text"] == "The sum is 3."
+
+
 def test_json_ends_with_a_result_also_when_the_model_fails(cli: Cli) -> None:
     done = cli("run", "hi", "-m", "models:fails", "--no-plugins", "--json")
     assert done.code == 5
@@ -207,7 +216,7 @@ def test_a_signal_ends_the_turn_and_closes_what_is_open(cli: Cli, number: signal
     process.send_signal(number)
     out, err = process.communicate(timeout=30)
     assert process.returncode == code
-    assert "closed" in out
+    assert "closed" in err
     assert "Traceback" not in err
     if number == signal.SIGINT:
         assert '"kind":"turn.end"' in out

@@ -82,7 +82,7 @@ class Chat:
     def _turn(self, text: str) -> RunResult[Any]:
         if self._markdown:
             return self.conversation.turn(text, ChatView(out()))
-        plain = PlainView(streams=True, tells=True)
+        plain = PlainView(sys.stdout, streams=True, tells=True)
         result = self.conversation.turn(text, plain)
         plain.print_answer(result.text)
         return result

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from contextlib import redirect_stdout
+from typing import Any, BinaryIO
 
 from agentx._agent import Agent
 from agentx._codec import encode, encode_event
@@ -11,16 +13,26 @@ from agentx._events import Event
 from agentx._result import RunResult
 
 from ._exits import Exit, OutputClosed, describe, exit_of_error, exit_of_status
-from ._screen import print_error, print_json_line
+from ._screen import print_error
 from ._turns import Cancelled, opened
 
 
 class JsonView:
+    """Prints events as they come."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+
     def open(self) -> None:
         """Nothing to prepare."""
 
     def show(self, event: Event) -> None:
-        print_json_line(encode_event(event))
+        self.print(encode_event(event))
+
+    def print(self, line: bytes) -> None:
+        """Print a line and let the reader have it at once."""
+        self._out.write(line + b"\n")
+        self._out.flush()
 
     def tick(self) -> None:
         """Nothing moves."""
@@ -34,12 +46,12 @@ class JsonView:
 
 def run_as_json(agent: Agent[Any, Any], text: str) -> int:
     """Run one turn and return the exit code that says how it ended."""
-    view = JsonView()
+    view = JsonView(sys.stdout.buffer)
     result: RunResult[Any] | None = None
     error: Exception | None = None
     code = Exit.CANCELLED
     try:
-        with opened(agent) as conversation:
+        with redirect_stdout(sys.stderr), opened(agent) as conversation:  # what tools print is no event
             for event in conversation.session.events:
                 view.show(event)
             try:
@@ -57,7 +69,7 @@ def run_as_json(agent: Agent[Any, Any], text: str) -> int:
         error, code, result = aborted, Exit.ABORTED, aborted.result or result
     except Exception as failure:
         error, code = failure, exit_of_error(failure)
-    print_json_line(encode(_last_line(result, error, code)))
+    view.print(encode(_last_line(result, error, code)))
     if error is not None:
         print_error(describe(error))
     return code

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from contextlib import redirect_stdout
+from typing import Any, TextIO
 
 from agentx._agent import Agent
 from agentx._events import Event, ModelEnd, ModelRetrying, ModelStart, TextDeltaEvent
@@ -17,11 +18,12 @@ from ._turns import Cancelled, opened
 class PlainView:
     """Prints pieces of text as they come, if wanted, and a line for each call of a tool."""
 
-    def __init__(self, *, streams: bool, tells: bool) -> None:
+    def __init__(self, out: TextIO, *, streams: bool, tells: bool) -> None:
         self._streams = streams
         self._tells = tells
         self._lines = Lines()
-        self._is_terminal = sys.stdout.isatty()
+        self._out = out
+        self._is_terminal = out.isatty()
         self._in_line = False
         """Whether text has been printed whose line has not ended."""
         self.printed = False
@@ -50,16 +52,16 @@ class PlainView:
             err().print(styled(one_line(line[0], err().width if err().is_terminal else 200), line[1]), soft_wrap=True)
 
     def _print(self, text: str) -> None:
-        sys.stdout.write(safe(text) if self._is_terminal else text)
-        sys.stdout.flush()
+        self._out.write(safe(text) if self._is_terminal else text)
+        self._out.flush()
         self._in_line = not text.endswith("\n")
         self.printed = True
 
     def _end_line(self) -> None:
         if self._in_line:
             self._in_line = False
-            sys.stdout.write("\n")
-            sys.stdout.flush()
+            self._out.write("\n")
+            self._out.flush()
 
     def print_answer(self, text: str) -> None:
         """Print the answer unless it has been streamed."""
@@ -79,8 +81,8 @@ class PlainView:
 
 def run_plainly(agent: Agent[Any, Any], text: str, *, streams: bool, tells: bool, quiet: bool) -> int:
     """Run one turn and return the exit code that says how it ended."""
-    view = PlainView(streams=streams, tells=tells)
-    with opened(agent) as conversation:
+    view = PlainView(sys.stdout, streams=streams, tells=tells)
+    with redirect_stdout(sys.stderr), opened(agent) as conversation:  # what tools print is not the answer
         try:
             result = conversation.turn(text, view)
         except Cancelled:  # not raised through the agent: it closes as usual

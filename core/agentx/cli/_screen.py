@@ -62,12 +62,6 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value, indent=2, ensure_ascii=False).encode(errors="replace"))
 
 
-def print_json_line(line: bytes) -> None:
-    """Print one line of JSON and let the reader have it at once."""
-    sys.stdout.buffer.write(line + b"\n")
-    sys.stdout.buffer.flush()
-
-
 def styled(text: str, style: str = "") -> Text:
     from rich.text import Text
 

@@ -12,7 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Protocol
@@ -190,14 +190,22 @@ def _leave_at_once(view: View) -> None:
 @contextmanager
 def opened(agent: Agent[Any, Any]) -> Iterator[Conversation]:
     """Open an agent and a session of it, and close both."""
-    agent.stack()  # plugins are imported here, where Ctrl-C is heard
     with (
         _ending_on_request(),
+        _loaded(agent),
         start_blocking_portal("asyncio") as portal,
         portal.wrap_async_context_manager(agent),
         Conversation(portal, agent) as conversation,
     ):
         yield conversation
+
+
+@contextmanager
+def _loaded(agent: Agent[Any, Any]) -> Iterator[None]:
+    """Import the plugins in this thread, where Ctrl-C is heard; what they print is no answer."""
+    with redirect_stdout(sys.stderr):
+        agent.stack()
+    yield
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agentx._config import Config, load_config
 from agentx._errors import ConfigError
@@ -14,6 +14,9 @@ from ._child import ChildError
 from ._exits import Exit, describe
 from ._screen import Cell, Column, count, note, out, print_error, print_table, styled
 from ._waiting import ask_waiting
+
+if TYPE_CHECKING:
+    from rich.text import Text
 
 LOADING = "loading plugins"
 COLUMNS = (
@@ -78,8 +81,6 @@ def show_rows(rows: Sequence[Mapping[str, Any]]) -> None:
 
 def _cells(row: Mapping[str, Any]) -> list[Cell]:
     status, style = row["status"], STYLES.get(row["status"], "bold red")
-    values = sorted(row["config"].items(), key=lambda item: not is_set(item[1]))
-    detail = row["reason"] or " ".join([f"{name}={_shown(one)}" for name, one in values if one["value"] not in EMPTY])
     return [
         str(row["position"] or "-"),
         row["phase"] or "-",
@@ -88,13 +89,18 @@ def _cells(row: Mapping[str, Any]) -> list[Cell]:
         " ".join(row["hooks"]) or "-",
         row["source"],
         (status if status in STYLES else status.upper(), style),
-        (detail, "" if row["reason"] else "dim"),
+        styled(row["reason"]) if row["reason"] else _settings(row["config"]),
     ]
 
 
-def is_set(value: Mapping[str, Any]) -> bool:
-    """Tell whether somebody set a field; these come first."""
-    return bool(value["origin"] != "default")
+def _settings(values: Mapping[str, Mapping[str, Any]]) -> Text:
+    """Return what somebody set, else the defaults as far as one line has room."""
+    set_values = {name: one for name, one in values.items() if one["origin"] != "default"}
+    shown = set_values or {name: one for name, one in values.items() if one["value"] not in EMPTY}
+    text = styled(" ".join([f"{name}={_shown(one)}" for name, one in shown.items()]), "" if set_values else "dim")
+    if not set_values:
+        text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _shown(value: Mapping[str, Any]) -> str:

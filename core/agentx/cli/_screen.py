@@ -94,8 +94,8 @@ class Column:
     style: str = ""
 
 
-Cell = str | tuple[str, str]
-"""A text, or a text and its style."""
+Cell = Any
+"""A text, a text and its style, or what `styled` returns."""
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
@@ -154,7 +154,9 @@ def _print_paragraphs(columns: Sequence[Column], rows: Sequence[Sequence[Text]])
 
 
 def _text(cell: Cell) -> Text:
-    return styled(cell) if isinstance(cell, str) else styled(*cell)
+    if isinstance(cell, str):
+        return styled(cell)
+    return styled(*cell) if isinstance(cell, tuple) else cell
 
 
 def count(number: int, noun: str) -> str:

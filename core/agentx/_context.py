@@ -314,6 +314,7 @@ class SessionContext(AgentContext):
         if secret:
             changes = {name: value for name, value in changes.items() if name not in secret}
         session.record(StateUpdated, plugin_id, changes)
+        session.deliver_soon()
 
     def _alone(self, plugin_id: str, field: str) -> None:
         """Refuse a replaced field to overlapping calls; only a tool context knows its call."""
@@ -321,6 +322,7 @@ class SessionContext(AgentContext):
     def emit(self, name: str, **data: Any) -> None:
         """Report an event of kind `plugin.<id>.<name>`; `data` is JSON. It is stored."""
         self._session.record(PluginEvent, self._by, name, data)
+        self._session.deliver_soon()
 
     def filter_events(self, change: Callable[[Event], Event]) -> None:
         """Let `change` rewrite every event of this session before it is stored or delivered.

@@ -18,6 +18,7 @@ import attrs
 
 from ._errors import AbortSignal, SessionClosedError, StopSignal, ToolNameError, TurnSignal
 from ._events import Event, LimitWarning, SessionStart, ToolsChanged
+from ._host import start_task
 from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
 from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec, Usage
 
@@ -269,6 +270,7 @@ class SessionFrame(_Level):
     listeners: list[Listener] | None = None
     outbox: deque[Event] | None = None
     filters: tuple[Callable[[Event], Event], ...] = ()
+    delivering_soon: bool = False
     early: list[Event] | None = None
     """What is recorded while the session opens."""
     parent: TurnFrame | None = None
@@ -369,6 +371,18 @@ class SessionFrame(_Level):
                 event = self.outbox.popleft()
                 for listener in list(self.listeners or ()):
                     await listener(event)
+
+    def deliver_soon(self) -> None:
+        """Deliver what a layer recorded although the layer goes on without giving the core a chance to."""
+        if not self.outbox or self.delivering_soon:
+            return
+        self.delivering_soon = True
+
+        async def deliver() -> None:
+            self.delivering_soon = False
+            await self.deliver()
+
+        start_task(deliver, f"events of session {self.id}")
 
     async def commit(self) -> None:
         """A commit point: what was recorded is durable and delivered when this returns."""

@@ -138,8 +138,9 @@ def reserve(lines: tuple[Line, ...], request: ModelRequest | None, *, is_last_an
                 model = request.model if request else "?"
                 advice = f": {limit.unknown_advice}" if limit.unknown_advice else ""
                 return Refusal(line, f"what a call of {model} may use in {limit.key} is unknown{advice}")
-            line.account.exact = False
-            continue
+            if limit.measure is None:
+                line.account.exact = False
+            amount = 0
         account = line.account
         over = limit.maximum is not None and account.used + account.reserved + amount > limit.maximum  # type: ignore[operator]
         if over and not (is_last_answer and limit.on_limit == "answer"):

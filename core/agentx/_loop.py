@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -13,11 +14,12 @@ from typing import Any
 import attrs
 import msgspec
 
-from ._codec import clean_text
+from ._codec import clean_text, encode
 from ._context import ToolContext
 from ._errors import (
     AbortSignal,
     BadResponseError,
+    CodecError,
     ContextWindowError,
     HookError,
     ModelError,
@@ -39,6 +41,7 @@ from ._hookspecs import Layer, place_of
 from ._host import is_cancellation
 from ._ledger import Refusal, reserve, settle
 from ._messages import (
+    STOP_REASONS,
     Message,
     Messages,
     ModelRequest,
@@ -62,6 +65,8 @@ SEND_BACKS = 5
 PARALLEL = 32
 """Tool calls of one step that run at once."""
 EXCERPT = 500
+NO_TOOL = "there is no tool"
+_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _RUNS_TOOLS = frozenset({"end_turn", "tool_use", "stop_sequence", "pause_turn"})
 """With any other stop reason a response may be cut, and no tool of it runs."""
 _decode = msgspec.json.decode
@@ -116,7 +121,7 @@ def conclude(turn: TurnFrame, response: ModelResponse) -> Stop | None:
     """Return what a response without tools to run means for the turn."""
     reason = response.stop_reason
     raw = response.raw_stop_reason or reason
-    if reason in ("max_tokens", "unknown"):
+    if reason in ("max_tokens", "unknown") or reason not in STOP_REASONS:
         return Stop("truncated", f"the model stopped with {raw}", "")
     if reason in ("refusal", "content_filter"):
         return Stop("refused", f"the model stopped with {raw}", "")
@@ -223,7 +228,7 @@ def whole(response: ModelResponse, agent: Any, index: int) -> tuple[ModelRespons
                 fixed = TextPart(text)
         elif isinstance(part, ToolCall):
             fixed, args, problem = _parse_call(part, seen, index)
-            parsed.append((part if fixed.id == part.id else attrs.evolve(part, id=fixed.id), args, problem))
+            parsed.append((attrs.evolve(fixed, arguments=part.arguments) if problem else fixed, args, problem))
             seen.add(fixed.id)
         changed = changed or fixed is not part
         parts.append(fixed)
@@ -231,17 +236,37 @@ def whole(response: ModelResponse, agent: Any, index: int) -> tuple[ModelRespons
 
 
 def _parse_call(call: ToolCall, seen: set[str], index: int) -> tuple[ToolCall, dict[str, Any] | None, str]:
-    call_id = call.id
+    """Return a call as every provider takes it back: a valid name, an id of its own, an object as arguments."""
+    call_id = clean_text(str(call.id or ""))
     if not call_id or call_id in seen:
         call_id = f"{call_id or 'call'}_{index}_{len(seen)}"
-    args, problem = parse_arguments(call.arguments)
-    text = call.arguments if args and not problem else "{}"
-    if call_id != call.id or text != call.arguments:
-        call = attrs.evolve(call, id=call_id, arguments=text)
+    given = _as_text(call.arguments)
+    args, problem = parse_arguments(given)
+    text = clean_text(given) if args and not problem else "{}"
+    name = call.name
+    if not _NAME.fullmatch(name):
+        args, problem, text = None, f"{NO_TOOL} {clean_text(name)[:64]!r} here", "{}"
+        name = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "unnamed"
+    if call_id != call.id or text != call.arguments or name != call.name:
+        call = attrs.evolve(call, id=call_id, name=name, arguments=text)
     return call, args, problem
 
 
-def parse_arguments(text: Any) -> tuple[dict[str, Any] | None, str]:
+def _as_text(arguments: Any) -> str:
+    """Return arguments as the JSON text they should be; models of others give bytes, objects or nothing."""
+    if isinstance(arguments, str):
+        return arguments
+    if arguments is None:
+        return ""
+    if isinstance(arguments, bytes):
+        return arguments.decode(errors="replace")
+    try:
+        return encode(arguments).decode()
+    except CodecError:
+        return repr(arguments)
+
+
+def parse_arguments(text: str) -> tuple[dict[str, Any] | None, str]:
     """Return the object that a call's arguments mean, or what is wrong with them.
 
     Nothing and `null` mean no arguments; of a key that is there twice the last one counts.
@@ -249,18 +274,18 @@ def parse_arguments(text: Any) -> tuple[dict[str, Any] | None, str]:
     try:
         value = _decode(text)
     except Exception as error:
-        if text is None or (isinstance(text, str) and text.strip() == ""):
+        if text.strip() == "":
             return {}, ""
         try:
             value = json.loads(clean_text(text), parse_constant=_no_constant)
         except Exception:
-            return None, f"the arguments are not valid JSON ({error}): {clean_text(str(text))[:EXCERPT]}"
+            return None, f"the arguments are not valid JSON ({error}): {clean_text(text)[:EXCERPT]}"
     if isinstance(value, dict):
         return value, ""
     if value is None:
         return {}, ""
     kind = {list: "a list", str: "a string", bool: "a boolean"}.get(type(value), "a number")
-    return None, f"the arguments are {kind}, not an object: {clean_text(str(text))[:EXCERPT]}"
+    return None, f"the arguments are {kind}, not an object: {clean_text(text)[:EXCERPT]}"
 
 
 def _no_constant(name: str) -> Any:
@@ -284,6 +309,8 @@ async def dispatch(frame: ModelFrame) -> ModelResponse:
     attempt, usage, error, cost = frame.attempts[0], None, None, None
     stream = open_stream(frame, attempt)
     try:
+        if turn.session.outbox:
+            await turn.session.deliver()
         response = await model.respond(request, stream.emit)
         _check_response(response, model)
         usage, cost = response.usage, response.cost
@@ -383,7 +410,7 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
     session = turn.session
     turn.results = {}
     for call, _, problem in parsed:
-        text = call.arguments if not problem else clean_text(str(call.arguments))[:EXCERPT]
+        text = call.arguments if not problem else clean_text(_as_text(call.arguments))[:EXCERPT]
         session.record(ToolCallEvent, call.id, call.name, text)
     if session.outbox:
         await session.deliver()
@@ -477,10 +504,11 @@ def _refused(
     """Return the result of a call that does not enter the onion."""
     if turn.stop is not None:
         return _result(call, "skipped", f"skipped: {turn.stop.reason}")
-    if tool is None or (turn.offered is not None and call.name not in turn.offered) or _is_deferred(turn, tool):
+    unknown = problem if problem.startswith(NO_TOOL) else f"{NO_TOOL} {call.name!r} here"
+    hidden = turn.offered is not None and call.name not in turn.offered
+    if unknown is problem or tool is None or hidden or _is_deferred(turn, tool):
         offered = [name for name in tools if turn.offered is None or name in turn.offered]
-        name = clean_text(str(call.name))[:64]
-        return _result(call, "error", f"there is no tool {name!r} here; the tools are: {', '.join(offered) or 'none'}")
+        return _result(call, "error", f"{unknown}; the tools are: {', '.join(offered) or 'none'}")
     return _result(call, "error", problem) if problem else None
 
 

@@ -148,6 +148,8 @@ def open_stream(frame: ModelFrame, attempt: int) -> PlainStream | BufferedStream
 
 async def show(frame: ModelFrame, response: ModelResponse) -> ModelResponse:
     """Stream a response that no dispatch streamed, through the transforms of the layers outside of it."""
+    if frame.session.outbox:
+        await frame.session.deliver()
     return await open_stream(frame, frame.attempts[0]).close(response)
 
 

@@ -355,19 +355,6 @@ class AddsContextAsAnObserver(Plugin):
         return result
 
 
-@breaks("observers_change_nothing")
-class ChangesInPlaceAsAnObserver(Plugin):
-    id: ClassVar = "observe.changes_in_place"
-
-    async def model(self, ctx: ModelContext, call_next: Next) -> Any:
-        extra: Any = ctx.request.settings.extra
-        extra["watched"] = True
-        try:
-            return await call_next()
-        finally:
-            extra.pop("watched", None)
-
-
 class LosesTheEnd:
     """A transform that holds the newest text back and never lets it out when it is short."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from threading import RLock
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
@@ -111,6 +112,7 @@ class Agent(Generic[Deps, Out]):
         self._threads = ToolThreads()
         self._command_line = tuple(command_line)
         self._registry: Registry | None = None
+        self._loading = RLock()
         self._stacks: dict[Any, Stack] = {}
         self._onions: dict[Any, Onions] = {}
         self._open: dict[Any, _Opened] = {}
@@ -173,6 +175,10 @@ class Agent(Generic[Deps, Out]):
         Raises:
             PluginLoadError: a required plugin or a guard cannot be loaded.
         """
+        with self._loading:
+            return self._load()
+
+    def _load(self) -> Stack:
         if self._registry is None:
             self._registry = Registry(
                 self.name,
@@ -199,10 +205,11 @@ class Agent(Generic[Deps, Out]):
             self._onions.pop(id(self._stacks.pop(key)), None)
 
     def _compiled(self, stack: Stack) -> Onions:
-        found = self._onions.get(id(stack))
-        if found is None:
-            found = self._onions[id(stack)] = compile_stack(stack.layers)
-        return found
+        with self._loading:
+            found = self._onions.get(id(stack))
+            if found is None:
+                found = self._onions[id(stack)] = compile_stack(stack.layers)
+            return found
 
     @contextmanager
     def override(

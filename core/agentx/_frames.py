@@ -17,7 +17,7 @@ import anyio
 import attrs
 
 from ._errors import AbortSignal, SessionClosedError, StopSignal, ToolNameError, TurnSignal
-from ._events import Event, LimitWarning, SessionStart, ToolsChanged
+from ._events import Event, LimitWarning, SessionStart, ToolsChanged, delta_event
 from ._host import start_task
 from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
 from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec, Usage
@@ -131,6 +131,17 @@ def _prompt(own: str, sections: Sequence[tuple[str, str]], toolbox: Toolbox) -> 
     deferred = toolbox.deferred()
     more = [f"More tools can be loaded: {', '.join(deferred)}"] if deferred else []
     return "\n\n".join([text for text in [own, *[text for _, text in ordered], *more] if text])
+
+
+def _merged(own: list[Line], above: list[Line]) -> list[Line]:
+    """Return the lines of a sub-agent and of its caller; an account they share is asked once, by the lower maximum."""
+    found = {id(line.account): line for line in own}
+    for line in above:
+        mine = found.get(id(line.account))
+        most = line.limit.maximum
+        if mine is None or (most is not None and (mine.limit.maximum is None or most < mine.limit.maximum)):  # type: ignore[operator]
+            found[id(line.account)] = line
+    return list(found.values())
 
 
 def _ids(prefix: str) -> Iterator[str]:
@@ -271,6 +282,7 @@ class SessionFrame(_Level):
     outbox: deque[Event] | None = None
     filters: tuple[Callable[[Event], Event], ...] = ()
     delivering_soon: bool = False
+    delta_listeners: int = 0
     early: list[Event] | None = None
     """What is recorded while the session opens."""
     parent: TurnFrame | None = None
@@ -355,6 +367,15 @@ class SessionFrame(_Level):
             self.listeners, self.outbox = [], deque()
             self._delivery = anyio.Lock(fast_acquire=True)
         self.listeners.append(listener)
+
+    async def hear(self, delta: Delta, call_index: int, attempt: int) -> None:
+        """Give a delta to all listeners, as an event; a `Sink`."""
+        turn = self.turn
+        event = delta_event(delta, self.seq, now(), turn.turn_id if turn else None, call_index, attempt)
+        for change in self.filters:
+            event = change(event)
+        self.outbox.append(event)  # type: ignore[union-attr]  # made with the first listener
+        await self.deliver()
 
     def unlisten(self, listener: Listener) -> None:
         if self.listeners is not None and listener in self.listeners:
@@ -473,6 +494,8 @@ class TurnFrame(_Level):
     outcome: Stop | None = None
     sink: Sink | None = None
     scope: Any = None
+    open_calls: Any = None
+    """The calls of the running step, until all have their result in the history."""
     results: dict[str, Any] | None = None
     """The results of the calls of the running step."""
     offered: frozenset[str] | None = None
@@ -545,7 +568,7 @@ class TurnFrame(_Level):
         limits = [*(self.limits or ()), *(session.limits or ()), *(self.agent.limits or ())]
         lines = [self._line(limit, owner) for limit, owner in limits]
         if session.parent is not None:
-            lines += [attrs.evolve(line, own=False) for line in session.parent.lines()]
+            lines = _merged(lines, [attrs.evolve(line, own=False) for line in session.parent.lines()])
         return lines
 
     def _line(self, limit: Limit, owner: str) -> Line:

@@ -51,6 +51,7 @@ from ._messages import (
     TextPart,
     ToolCall,
     ToolResult,
+    Usage,
 )
 from ._models import model_name
 from ._onion import annotate, collapse, compile_onion
@@ -101,7 +102,7 @@ async def step(turn: TurnFrame) -> Stop | None:
     if turn.calls >= BACKSTOP:
         return Stop("limit", f"{BACKSTOP} model calls in one turn", "core")
     try:
-        response, message, parsed = await call_model(turn)
+        response, _, parsed = await call_model(turn)
         if parsed and response.stop_reason in _RUNS_TOOLS:
             await run_tools(turn, response, parsed)
             return None
@@ -113,7 +114,6 @@ async def step(turn: TurnFrame) -> Stop | None:
         skip_calls(turn, response, "the response was cut before it was whole")
     if response.stop_reason == "pause_turn":
         return None
-    turn.output = message
     return conclude(turn, response)
 
 
@@ -161,7 +161,7 @@ async def stopped(turn: TurnFrame) -> Stop:
         return stop
     turn.answering, turn.stop = True, None
     try:
-        response, message, parsed = await call_model(turn, tools=())
+        response, _, parsed = await call_model(turn, tools=())
     except StopSignal as signal:
         if turn.signal is signal:
             turn.signal = None
@@ -169,7 +169,7 @@ async def stopped(turn: TurnFrame) -> Stop:
         return stop
     if parsed:
         skip_calls(turn, response, "no tools may run at the limit")
-    turn.output, turn.stop = message, stop
+    turn.stop = stop
     return stop
 
 
@@ -207,6 +207,7 @@ async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -
     message = response.message
     if response.parts:
         session.history.append(message)
+    turn.open_calls, turn.results, turn.output = parsed, {}, message
     sent = frame.sent[-1].tools if frame.sent else frame.request.tools
     turn.offered = None if sent is request.tools else frozenset([spec.name for spec in sent])
     if session.has_uncommitted:
@@ -344,6 +345,12 @@ def _check_response(response: Any, model: Any) -> None:
     """
     if type(response) is not ModelResponse and not isinstance(response, ModelResponse):
         raise BadResponseError(f"model {model_name(model)} returned {type(response).__name__}, not a ModelResponse")
+    if not isinstance(response.parts, tuple):
+        kind = type(response.parts).__name__
+        raise BadResponseError(f"model {model_name(model)} returned a response whose parts are a {kind}, not a tuple")
+    if response.usage is not None and not isinstance(response.usage, Usage):
+        kind = type(response.usage).__name__
+        raise BadResponseError(f"model {model_name(model)} returned a response whose usage is a {kind}, not a Usage")
     for part in response.parts:
         if not isinstance(part, Part):
             raise BadResponseError(f"model {model_name(model)} returned a part of type {type(part).__name__}")
@@ -408,7 +415,6 @@ def _asked_onion(turn: TurnFrame, asking: tuple[str, ...]) -> Any:
 async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) -> None:
     """Run the calls of a response; each gets exactly one result, in one message, whatever happens."""
     session = turn.session
-    turn.results = {}
     for call, _, problem in parsed:
         text = call.arguments if not problem else clean_text(_as_text(call.arguments))[:EXCERPT]
         session.record(ToolCallEvent, call.id, call.name, text)
@@ -423,8 +429,7 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
         await turn.scope.check()
     except BaseException as error:
         error = collapse(error)
-        _close_calls(turn, parsed, error)
-        _append_results(turn, parsed)
+        close_calls(turn, error)
         if turn.signal is not None and not is_cancellation(error):
             raise turn.signal
         raise error
@@ -434,7 +439,7 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
 
 
 def _append_results(turn: TurnFrame, parsed: Parsed) -> None:
-    results = turn.results or {}
+    results, turn.open_calls = turn.results or {}, None
     turn.session.history.append(Message("tool", tuple([results[call.id] for call, _, _ in parsed])))
 
 
@@ -576,8 +581,11 @@ def _settle_call(turn: TurnFrame, call: ToolCall, result: ToolResult) -> None:
     turn.results[call.id] = event.result  # type: ignore[attr-defined,index]  # as it was stored; made with the step
 
 
-def _close_calls(turn: TurnFrame, parsed: Parsed, error: BaseException) -> None:
+def close_calls(turn: TurnFrame, error: BaseException) -> None:
     """Give a result to every call that has none because the turn is ending."""
+    parsed: Parsed | None = turn.open_calls
+    if not parsed:
+        return
     if is_cancellation(error) or isinstance(error, KeyboardInterrupt) or isinstance(turn.signal, KeyboardInterrupt):
         status, text = "cancelled", "interrupted: the turn was cancelled before this call had a result"
     elif isinstance(turn.signal, AbortSignal):
@@ -589,6 +597,7 @@ def _close_calls(turn: TurnFrame, parsed: Parsed, error: BaseException) -> None:
     for call, _, _ in parsed:
         if call.id not in turn.results:  # type: ignore[operator]  # made with the step
             _settle_call(turn, call, _result(call, status, text))
+    _append_results(turn, parsed)
 
 
 def skip_calls(turn: TurnFrame, response: ModelResponse, why: str) -> None:

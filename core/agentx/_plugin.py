@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, dataclass_transform, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, dataclass_transform, get_args, get_origin
 
 import attrs
 
@@ -135,10 +135,30 @@ def check_state_class(state: type, *, owner: str) -> None:
     for field in attrs.fields(state):
         if field.default is attrs.NOTHING:
             raise StateError(f"{owner}: {state.__name__}.{field.name} needs a default, the value of a new session")
-        kind = getattr(field.type, "__origin__", field.type)
-        if kind in _CONTAINERS:
-            better = {list: "tuple", dict: "a frozen mapping or a tuple of pairs", set: "frozenset"}[kind]
-            raise StateError(f"{owner}: {state.__name__}.{field.name} is a {kind.__name__}; use {better}")
+        for kind in _kinds(field.type):
+            if kind in _CONTAINERS:
+                better = {list: "tuple", dict: "a frozen mapping or a tuple of pairs", set: "frozenset"}[kind]
+                raise StateError(f"{owner}: {state.__name__}.{field.name} is a {kind.__name__}; use {better}")
+    _check_frozen(state, owner)
+
+
+def _kinds(annotation: Any) -> Iterator[Any]:
+    """Yield the classes that a type is made of."""
+    yield get_origin(annotation) or annotation
+    for argument in get_args(annotation):
+        yield from _kinds(argument)
+
+
+def _check_frozen(state: type, owner: str) -> None:
+    fields = attrs.fields(state)
+    if not fields:
+        return
+    value = state()
+    try:
+        setattr(value, fields[0].name, getattr(value, fields[0].name))
+    except attrs.exceptions.FrozenInstanceError:
+        return
+    raise StateError(f"{owner}: the state class {state.__name__} is not frozen: decorate it @attrs.frozen")
 
 
 class Plugin(Generic[S], metaclass=PluginMeta):

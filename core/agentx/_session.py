@@ -14,6 +14,7 @@ import attrs
 
 from ._errors import (
     AbortSignal,
+    ConfigError,
     HookError,
     SessionAccessError,
     SessionBusyError,
@@ -27,12 +28,14 @@ from ._events import (
     SessionEnd,
     SessionStart,
     SubAgentEvent,
+    TextDeltaEvent,
     TurnEnd,
     TurnStart,
     kind_of,
 )
 from ._frames import AgentFrame, SessionFrame, Stop, Toolbox, TurnFrame
 from ._host import Host, TurnScope, drain, is_cancellation, spawn
+from ._loop import close_calls
 from ._messages import NO_SETTINGS, Message, ModelSettings, TextDelta, UserInput, user_message
 from ._onion import annotate, collapse, compile_lifetime
 from ._result import RunResult, result_of
@@ -203,8 +206,12 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
     turn = _new_turn(frame, message, options)
     frame.turn = turn
     if buffer is not None:
-        turn.sink = buffer.put_delta
         frame.listen(buffer.put)
+        buffer.started.set()
+    if frame.delta_listeners:
+        turn.sink = frame.hear
+    elif buffer is not None:
+        turn.sink = buffer.put_delta
     frame.record(TurnStart, turn.index, turn.model, turn.metadata)
     error: BaseException | None = None
     try:
@@ -239,6 +246,8 @@ async def _wait_until_idle(frame: SessionFrame, on_busy: str) -> None:
 def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> TurnFrame:
     agent = frame.agent
     onions, forced = agent.current(frame)
+    if options.limits and not any(layer.plugin.startswith("guard.limits") for layer in onions.layers["turn"]):
+        raise ConfigError("run(limits=…) needs the plugin guard.limits, which is not active")
     model = options.model or forced or frame.model or agent.model
     if not isinstance(model, str):
         model = agent.register_model(model)
@@ -287,11 +296,13 @@ async def _end_badly(turn: TurnFrame, error: BaseException, buffer: Buffer | Non
     """Record how a turn failed and raise what its caller gets; a limit in a layer is an outcome, not a failure."""
     frame = turn.session
     if isinstance(error, StopSignal):
+        close_calls(turn, error)
         turn.outcome = turn.stop or Stop("stopped", error.reason, error.by)
         frame.last_result = result_of(turn)
         await _end(turn, frame.last_result, buffer)
         return
     stop = _stop_of(error)
+    close_calls(turn, error)
     turn.outcome = stop
     if stop.status == "failed":
         annotate(error, "turn", turn, turn.onions.layers["turn"])
@@ -323,8 +334,6 @@ async def _end(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -
     frame = turn.session
     for undo in turn.undo or ():
         undo()
-    frame.totals.add(result.usage)
-    frame.agent.totals.add(result.usage)
     cost = None if result.cost is None else str(result.cost)
     frame.record(TurnEnd, result.status, result.reason, result.by, result.usage, cost)
     try:
@@ -333,6 +342,8 @@ async def _end(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -
     finally:
         if buffer is not None:
             frame.unlisten(buffer.put)
+        frame.totals.add(result.usage)
+        frame.agent.totals.add(result.usage)
         frame.turn = None
         if frame.after:
             _run_after(frame)
@@ -510,6 +521,8 @@ class Session(Generic[Out]):
         frame = self._open_frame("configure")
         if frame.turn is not None:
             raise SessionBusyError(f"session {self._id!r} is running a turn; configure it between turns")
+        if model is not None:
+            frame.agent.resolve(model if isinstance(model, str) else frame.agent.register_model(model))
         if tools is not None:
             frame.agent.replace_tools(frame, tools)
         if model is not None:
@@ -522,6 +535,8 @@ class Session(Generic[Out]):
 
     def on(self, kind: str, fn: Callable[[Event], Any]) -> Callable[[], None]:
         """Call `fn` for every event of a kind (`tool.result`, `tool.*`, `*`); returns what ends that.
+
+        Deltas are heard by their own names only: `text.delta`, `thinking.delta`, `tool.args.delta`.
 
         `fn` may be a coroutine function; it is awaited, in order. A listener that fails is logged and does no harm.
         """
@@ -537,8 +552,16 @@ class Session(Generic[Out]):
             except Exception as error:
                 logger.error("a listener for %s failed: %r", kind, error, exc_info=error)
 
+        hears_deltas = kind in DELTAS
         frame.listen(listener)
-        return lambda: frame.unlisten(listener)
+        frame.delta_listeners += hears_deltas
+
+        def end() -> None:
+            if frame.listeners is not None and listener in frame.listeners:
+                frame.delta_listeners -= hears_deltas
+                frame.unlisten(listener)
+
+        return end
 
     @property
     def history(self) -> Sequence[Message]:
@@ -567,7 +590,12 @@ class Session(Generic[Out]):
         return result
 
 
+DELTAS = ("text.delta", "thinking.delta", "tool.args.delta")
+
+
 def _matches(wanted: str, kind: str) -> bool:
+    if kind in DELTAS:
+        return wanted == kind
     return wanted in ("*", kind) or (wanted.endswith(".*") and kind.startswith(wanted[:-1]))
 
 
@@ -607,6 +635,8 @@ class _Texts:
             item: Item = items.popleft()
             if type(item) is tuple and type(item[0]) is TextDelta:
                 return item[0].text
+            if type(item) is TextDeltaEvent:
+                return item.text
         self._check()
         raise StopAsyncIteration
 
@@ -634,6 +664,11 @@ class Stream(Generic[Out]):
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._run)
+        await self._buffer.started.wait()
+        if self._error is not None:
+            error, self._error = self._error, None
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise error
         return self
 
     async def _run(self) -> None:
@@ -646,6 +681,7 @@ class Stream(Generic[Out]):
             self._error = error
         finally:
             self._buffer.close()
+            self._buffer.started.set()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -656,7 +692,10 @@ class Stream(Generic[Out]):
         if unfinished:
             self._group.cancel_scope.cancel()
         try:
-            await self._group.__aexit__(None, None, None)
+            if is_cancellation(error):
+                await self._group.__aexit__(kind, error, traceback)
+            else:
+                await self._group.__aexit__(None, None, None)
         except BaseException as left:
             if not is_cancellation(left) or error is None:
                 raise collapse(left)

@@ -13,7 +13,7 @@ import attrs
 
 from ._events import Event, delta_event
 from ._frames import ModelFrame, Sink
-from ._messages import Delta, ModelResponse, Part, TextDelta, TextPart
+from ._messages import Delta, ModelResponse, Part, TextDelta, TextPart, ToolArgsDelta
 
 WINDOW = 64
 """How many deltas a stream may be ahead of its consumer, once the consumer has shown that it keeps up."""
@@ -53,6 +53,7 @@ class BufferedStream:
         self._call_index = call_index
         self._attempt = attempt
         self._seen = False
+        buffer.window = 1
 
     async def emit(self, delta: Delta) -> None:
         items = self._items
@@ -63,6 +64,7 @@ class BufferedStream:
             self._buffer.wake()
         if waiting >= self._buffer.window:
             await self._buffer.wait_for_room()
+            self._buffer.window = min(self._buffer.window * 2, WINDOW)
 
     async def close(self, response: ModelResponse) -> ModelResponse:
         if not self._seen:
@@ -93,19 +95,28 @@ class TransformedStream:
         self._transforms = [factory() for factory in reversed(frame.transforms)]
         self._texts: dict[int, list[str]] = {}
         self._seen: set[int] = set()
+        self._in_call = False
 
     async def emit(self, delta: Delta) -> None:
         if isinstance(delta, TextDelta):
             self._seen.add(delta.index)
+            self._in_call = False
+        elif isinstance(delta, ToolArgsDelta) and not self._in_call:
+            self._in_call = True
+            await self._finish()
         await self._pass_on((delta,), 0)
 
     async def close(self, response: ModelResponse) -> ModelResponse:
         for delta in text_deltas(response):
             if delta.index not in self._seen:
                 await self._pass_on((delta,), 0)
+        await self._finish()
+        return self._rebuilt(response)
+
+    async def _finish(self) -> None:
+        """Let out what the transforms hold: at the end, and before a tool call."""
         for number, transform in enumerate(self._transforms):
             await self._pass_on(transform.finish(), number + 1)
-        return self._rebuilt(response)
 
     async def _pass_on(self, deltas: Iterable[Delta], first: int) -> None:
         for transform in self._transforms[first:]:
@@ -167,6 +178,8 @@ class Buffer:
         self.items: deque[Item] = deque()
         self.window = 1
         self.closed = False
+        self.started = anyio.Event()
+        """The turn has begun, or could not."""
         self._more = anyio.Event()
         self._room = anyio.Event()
 
@@ -188,7 +201,6 @@ class Buffer:
         while self.items and not self.closed:
             self._room = anyio.Event()
             await self._room.wait()
-        self.window = min(self.window * 2, WINDOW)
 
     async def wait(self) -> bool:
         """Wait for something to take; `False` at the end."""

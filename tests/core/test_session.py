@@ -172,7 +172,7 @@ async def test_an_abort_raises_with_who_why_and_the_result_so_far() -> None:
     assert caught.value.reason == "too dear"
     assert caught.value.result == result
     assert (result.status, result.by, result.reason) == ("aborted", "function.no", "too dear")
-    assert result.text == ""
+    assert result.text == "hm"
     assert len(result.messages) == 3
 
 

@@ -32,6 +32,7 @@ ORDER = (
     "_ledger",
     "_store",
     "_host",
+    "_parallel",
     "_frames",
     "_history",
     "_context",

@@ -139,7 +139,7 @@ def _merged(own: list[Line], above: list[Line]) -> list[Line]:
     for line in above:
         mine = found.get(id(line.account))
         most = line.limit.maximum
-        if mine is None or (most is not None and (mine.limit.maximum is None or most < mine.limit.maximum)):  # type: ignore[operator]
+        if mine is None or (most is not None and (mine.limit.maximum is None or most < mine.limit.maximum)):
             found[id(line.account)] = line
     return list(found.values())
 

@@ -10,7 +10,9 @@ import attrs
 
 REPO = Path(__file__).resolve().parents[2]
 CORE = REPO / "core" / "agentx"
-DISTRIBUTIONS = sorted(file.parent for folder in ("plugins", "contrib") for file in REPO.glob(f"{folder}/*/pyproject.toml"))
+DISTRIBUTIONS = sorted(
+    file.parent for folder in ("plugins", "contrib") for file in REPO.glob(f"{folder}/*/pyproject.toml")
+)
 _PACKAGES = ("core/agentx/**/*.py", "core/agentx_pytest/**/*.py", "plugins/*/*/**/*.py", "contrib/*/*/**/*.py")
 
 
@@ -21,7 +23,9 @@ def sources() -> list[Path]:
 
 
 def _is_made(file: Path) -> bool:
-    return any(part.startswith(".") or part in ("__pycache__", "build", "dist") for part in file.relative_to(REPO).parts)
+    return any(
+        part.startswith(".") or part in ("__pycache__", "build", "dist") for part in file.relative_to(REPO).parts
+    )
 
 
 def name_of(file: Path) -> str:

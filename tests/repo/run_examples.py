@@ -67,7 +67,9 @@ def run_console(text: str) -> None:
     for command, expected in commands(text):
         if command.split()[0] not in RUNS:
             continue
-        done = subprocess.run(command, shell=True, text=True, capture_output=True, timeout=300)
+        done = subprocess.run(
+            command, shell=True, text=True, capture_output=True, timeout=300, stdin=subprocess.DEVNULL
+        )
         if expected and not expected.startswith("error") and done.returncode not in (0, 1, 11):
             raise Wrong(f"`{command}` left with {done.returncode}\n{done.stdout}{done.stderr}")
         if not expected and done.returncode:
@@ -93,7 +95,9 @@ def compare(expected: str, printed: str) -> None:
         return
     wanted = [line.rstrip() for line in expected.strip().splitlines()]
     got = [line.rstrip() for line in printed.strip().splitlines()]
-    pattern = r"\n".join(".*" if line == "..." else ".*".join(re.escape(p) for p in line.split("...")) for line in wanted)
+    pattern = r"\n".join(
+        ".*" if line == "..." else ".*".join(re.escape(p) for p in line.split("...")) for line in wanted
+    )
     if re.fullmatch(pattern, "\n".join(got), re.DOTALL) is None:
         raise Wrong("the page says\n\n{}\n\nand this was printed\n\n{}".format("\n".join(wanted), "\n".join(got)))
 

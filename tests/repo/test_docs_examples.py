@@ -29,6 +29,8 @@ def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
     environment |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "120"}
     environment |= {"XDG_CONFIG_HOME": str(folder / "config"), "PYTHONPATH": str(work), "NO_COLOR": "1"}
     environment |= {name: os.environ[name] for name in ("AGENTX_MODELS_DIR",) if name in os.environ}
+    if "budget" not in str(page) and "limit-spending" not in str(page):
+        environment["AGENTX__GUARD_BUDGET__UNKNOWN_PRICE"] = "allow"  # models of agentx.testing have no price
     command = [sys.executable, str(RUNNER), str(folder / "examples.json")]
     return subprocess.run(command, cwd=work, env=environment, text=True, capture_output=True, timeout=600)
 

@@ -122,7 +122,9 @@ def test_plugins_do_not_reach_into_each_other() -> None:
             if other is None or other == mine:
                 continue
             text = (mine / "pyproject.toml").read_text(encoding="utf-8") if mine else ""
-            assert f'"{other.name}' in text, f"{name_of(file)}:{one.line} imports {one.module} and does not depend on it"
+            assert f'"{other.name}' in text, (
+                f"{name_of(file)}:{one.line} imports {one.module} and does not depend on it"
+            )
 
 
 def test_builtin_plugins_are_ordinary() -> None:

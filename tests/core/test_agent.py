@@ -427,6 +427,49 @@ async def test_a_session_cannot_be_used_after_its_agent_was_closed() -> None:
             _ = session.history
 
 
+@pytest.mark.parametrize("how", ["agent", "session", "run", "stream"])
+async def test_an_opening_cancelled_after_any_number_of_switches_leaves_nothing_open(how: str) -> None:
+    """What was opened is closed, and the agent can be opened again."""
+    log: list[str] = []
+
+    async def lifetime(ctx: AgentContext, call_next: Any) -> None:
+        await anyio.lowlevel.checkpoint()
+        log.append("open")
+        try:
+            await call_next()
+            with ctx.shield(1):
+                await anyio.lowlevel.checkpoint()
+        finally:
+            log.append("close")
+
+    agent = agent_with(says("ok")).use(init=lifetime).use(session=lifetime, name="s")
+
+    async def use() -> None:
+        if how == "agent":
+            async with agent:
+                await anyio.lowlevel.checkpoint()
+        elif how == "session":
+            async with agent.session(id="s"):
+                await anyio.lowlevel.checkpoint()
+        elif how == "run":
+            await agent.run("go")
+        else:
+            async with agent.stream("go") as stream:
+                async for _ in stream:
+                    pass
+
+    for switches in range(25):
+        with at_most():
+            async with anyio.create_task_group() as group:
+                group.start_soon(use)
+                for _ in range(switches):
+                    await anyio.lowlevel.checkpoint()
+                group.cancel_scope.cancel()
+            assert log.count("open") == log.count("close")
+            assert (await agent.run("again")).output == "ok"
+            assert log.count("open") == log.count("close")
+
+
 # Overrides
 
 

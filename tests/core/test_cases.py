@@ -7,6 +7,7 @@ Each test states the case's own input and what is right for it. "A new process" 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -55,7 +56,7 @@ from agentx import (
 )
 from agentx.builtin.limits import LimitsGuard
 from agentx.builtin.retry import Retry
-from agentx.testing import FunctionModel, ScriptedModel, call, check_history
+from agentx.testing import Cut, FaultyModel, FunctionModel, ScriptedModel, call, check_history
 
 from ._rules import agent_with, at_most, last_of, results_of
 from ._short import sent, short
@@ -696,6 +697,107 @@ async def test_g07_a_cancelled_sub_agent_leaves_both_histories_valid() -> None:
             assert results_of(session)["c1"].status == "cancelled"
         async with agent_with([], store=store).session(id="s/c1") as inner:
             assert compact(inner.history) == ['U"help"', 'A""[c1:hang{}]', "R!(c1)"]
+
+
+@tool
+async def steps(count: int) -> str:
+    for _ in range(count):
+        await anyio.lowlevel.checkpoint()
+    return str(count)
+
+
+@tool
+def in_a_thread() -> str:
+    return "sync"
+
+
+def busy() -> Agent[Any, str]:
+    """Return an agent whose turn has many places to be cancelled at: layers, a retry, parallel tools, a sub-agent."""
+    asked = [call("steps", count=2), call("in_a_thread"), call("child", task="help"), call("nothing")]
+    child = agent_with(FunctionModel(helping), tools=[steps], name="child")
+    model = FaultyModel(ScriptedModel([["one", *asked], "two", "three", "four"]), {2: Cut(after=1)})
+
+    async def waits(ctx: Any, call_next: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        try:
+            return await call_next()
+        finally:
+            with ctx.shield(1):
+                await anyio.lowlevel.checkpoint()
+
+    agent = agent_with(model, tools=[steps, in_a_thread, child.as_tool()], plugins=[Retry(base_delay=0.0)])
+    return agent.use(waits).use(model=waits, name="m").use(tool=waits, name="t")
+
+
+def helping(request: ModelRequest) -> Any:
+    return call("steps", count=1) if len(request.messages) < 3 else "helped"
+
+
+@pytest.mark.parametrize("how", ["scope", "native", "session", "stream"])
+async def test_g07_a_turn_cancelled_after_any_number_of_switches_leaves_a_valid_session(
+    how: str, anyio_backend_name: str
+) -> None:
+    ended: set[str] = set()
+    for switches in range(60):
+        async with busy().session() as session:
+            with at_most():
+                await cancelled_after(switches, how, anyio_backend_name, session)
+                if session.last_result is not None and session.last_result.status != "completed":
+                    ended.add(last_of(session).status)
+                check_history(session.history)
+                kinds = [event.kind for event in session.events]
+                assert kinds.count("turn.start") == kinds.count("turn.end")
+                assert kinds.count("model.start") == kinds.count("model.end")
+                assert kinds.count("tool.call") == kinds.count("tool.result")
+                result = await session.run("and now?", model=ScriptedModel(["here"]))
+        assert result.output == "here"
+    assert ended == {"cancelled"}
+
+
+async def cancelled_after(switches: int, how: str, backend: str, session: Session[str]) -> None:
+    """Run a turn in a task of its own and cancel it after this task has had so many turns."""
+
+    async def run() -> None:
+        if how == "stream":
+            async with session.stream("go") as stream:
+                async for _ in stream:
+                    pass
+        else:
+            with contextlib.suppress(TurnAborted):
+                await session.run("go")
+
+    if how == "native" and backend == "asyncio":
+        task = asyncio.ensure_future(run())
+        for _ in range(switches):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task])
+        return
+    async with anyio.create_task_group() as group:
+        group.start_soon(run)
+        for _ in range(switches):
+            await anyio.lowlevel.checkpoint()
+        if how == "session":
+            session.cancel()
+        else:
+            group.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("events", range(0, 40, 3))
+async def test_g07_a_stream_left_after_any_number_of_events_leaves_a_valid_session(events: int) -> None:
+    with at_most():
+        async with busy().session() as session:
+            async with session.stream("go") as stream:
+                seen = 0
+                async for _ in stream:
+                    seen += 1
+                    if seen >= events:
+                        break
+            if session.last_result is not None:
+                last_of(session)
+            result = await session.run("and now?", model=ScriptedModel(["here"]))
+            check_history(session.history)
+    assert result.output == "here"
 
 
 # G08: trimming or compaction cuts through call/result pairs

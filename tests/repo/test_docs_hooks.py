@@ -47,7 +47,7 @@ def public(cls: type) -> dict[str, Any]:
 
 def test_the_hooks_are_those_of_the_specification() -> None:
     """A hook that is added to the specification needs a section."""
-    assert {name for name in public(Hooks)} == set(HOOKS)
+    assert set(public(Hooks)) == set(HOOKS)
     assert set(HOOKS) <= set(headings_of(PAGE))
 
 

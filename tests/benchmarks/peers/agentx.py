@@ -6,8 +6,10 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import agentx
 import anyio
+from common import DELTA, FINAL, Count, Script, step
+
+import agentx
 from agentx import (
     Agent,
     ModelRequest,
@@ -20,7 +22,6 @@ from agentx import (
     Usage,
     tool,
 )
-from common import DELTA, FINAL, Count, Script, step
 
 DIST = "agentx-core"
 IMPORTS = "import agentx"

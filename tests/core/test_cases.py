@@ -738,7 +738,7 @@ async def test_g07_a_turn_cancelled_after_any_number_of_switches_leaves_a_valid_
     how: str, anyio_backend_name: str
 ) -> None:
     ended: set[str] = set()
-    for switches in range(60):
+    for switches in range(35):
         async with busy().session() as session:
             with at_most():
                 await cancelled_after(switches, how, anyio_backend_name, session)

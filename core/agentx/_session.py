@@ -664,11 +664,12 @@ class Stream(Generic[Out]):
         self._group = anyio.create_task_group()
         await self._group.__aenter__()
         self._group.start_soon(self._run)
-        await self._buffer.started.wait()
-        if self._error is not None:
-            error, self._error = self._error, None
+        try:
+            await self._buffer.started.wait()
+            self._check()
+        except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
-            raise error
+            raise
         return self
 
     async def _run(self) -> None:

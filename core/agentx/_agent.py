@@ -258,21 +258,26 @@ class Agent(Generic[Deps, Out]):
         while True:
             opened = self._open.get(key)
             if opened is None:
-                opened = self._open[key] = _Opened(self, stack, key)
-                try:
-                    await opened.open()
-                except BaseException:
-                    del self._open[key]
-                    raise
-                finally:
-                    opened.ready.set()
-                break
-            if opened.users and opened.ready.is_set():
-                break
-            await (opened.closed if opened.ready.is_set() else opened.ready).wait()
-        opened.frame.check()
-        opened.users += 1
-        return opened.frame, opened.give_back
+                opened = await self._open_now(stack, key)
+            elif opened.users == 0:
+                await opened.closed.wait()
+                continue
+            elif not await opened.join():
+                continue
+            return opened.frame, opened.give_back
+
+    async def _open_now(self, stack: Stack, key: Any) -> _Opened:
+        opened = self._open[key] = _Opened(self, stack, key)
+        opened.users = 1
+        try:
+            await opened.open()
+        except BaseException:
+            del self._open[key]
+            opened.failed = True
+            raise
+        finally:
+            opened.ready.set()
+        return opened
 
     async def __aenter__(self) -> Agent[Deps, Out]:
         _, close = await self._enter()
@@ -381,6 +386,8 @@ class _Opened:
         self.stack = stack
         self.key = key
         self.users = 0
+        """Who has it open, or waits until it is; the last one out closes it."""
+        self.failed = False
         self.ready = anyio.Event()
         self.closed = anyio.Event()
         self.models: dict[str, Any] = {}
@@ -425,6 +432,21 @@ class _Opened:
             onion = frame.onions.init
             frame.host = Host(lambda core: onion(frame, core), frame, f"agent {frame.name!r}")
             await frame.host.open()
+
+    async def join(self) -> bool:
+        """Join those who have it open; `False` if it could not be opened."""
+        if self.ready.is_set():
+            self.frame.check()
+            self.users += 1
+            return True
+        self.users += 1
+        try:
+            await self.ready.wait()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.give_back(None)
+            raise
+        return not self.failed
 
     async def give_back(self, body_error: BaseException | None) -> BaseException | None:
         """Give the agent back; the last one out closes it. Returns what went wrong while closing."""

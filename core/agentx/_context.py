@@ -124,7 +124,13 @@ class AgentContext:
         return closing
 
     def provide(self, key: type[T] | Key[T], value: T) -> None:
-        """Make a live object available at this level and below. Never stored."""
+        """Make a live object available at this level and below. Never stored.
+
+        Raises:
+            ServiceError: the object is `None`, which stands for nothing provided.
+        """
+        if value is None:
+            raise ServiceError(f"{self._by} provided None as {key_name(key)}: provide an object, or nothing")
         self._frame.provide(key, value)
 
     @overload
@@ -151,10 +157,7 @@ class AgentContext:
         return self._agent.toolbox
 
     def _change_tools(self, owner: str, add: Sequence[Tool], remove: Sequence[str]) -> None:
-        for name in remove:
-            self._agent.toolbox.remove(name)
-        for item in add:
-            self._agent.toolbox.add(item, owner)
+        self._agent.toolbox.change(add, remove, owner)
         for session in self._agent.sessions.values():
             session.change_tools(owner, add, remove)
 
@@ -343,10 +346,7 @@ class SessionContext(AgentContext):
 
     def _change_tools(self, owner: str, add: Sequence[Tool], remove: Sequence[str]) -> None:
         session = self._session
-        for name in remove:
-            session.toolbox.remove(name)
-        for item in add:
-            session.toolbox.add(item, owner)
+        session.toolbox.change(add, remove, owner)
         session.change_tools(owner, add, remove)
 
     def add_instructions(self, text: str) -> None:

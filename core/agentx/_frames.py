@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
-from ._errors import AbortSignal, SessionClosedError, StopSignal, ToolNameError, TurnSignal
+from ._errors import AbortSignal, SessionClosedError, StopSignal, ToolError, ToolNameError, TurnSignal
 from ._events import Event, LimitWarning, SessionStart, ToolsChanged, delta_event
 from ._host import start_task
 from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
@@ -76,8 +76,30 @@ class Toolbox:
         self._changed()
 
     def remove(self, name: str) -> None:
+        """Remove a tool of this level.
+
+        Raises:
+            ToolError: it has none of that name.
+        """
+        if name not in self._own:
+            raise ToolError(
+                f"there is no tool {name!r} at this level to remove; there are {', '.join(self._own) or 'none'}"
+            )
         del self._own[name]
         self._changed()
+
+    def change(self, add: Sequence[Tool], remove: Sequence[str], owner: str) -> None:
+        """Remove and add tools in one step: all of it happens or nothing."""
+        before = dict(self._own)
+        try:
+            for name in remove:
+                self.remove(name)
+            for tool in add:
+                self.add(tool, owner)
+        except ToolError:
+            self._own = before
+            self._changed()
+            raise
 
     def owned_by(self, owner: str) -> list[str]:
         return [name for name, (_, by) in self._own.items() if by == owner]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ._context import ToolContext
-from ._errors import ToolFailed
+from ._errors import ToolFailed, TurnAborted
 from ._frames import SessionFrame, TurnFrame
 from ._onion import Onions
 from ._session import Session, bubble
@@ -30,7 +30,14 @@ def as_tool(agent: Agent[Any, Any], name: str, description: str | None, inherit:
             frame = session._open_frame("run")
             frame.onions = _wrapped(agent, frame, turn, inherit)
             frame.listen(bubble(frame))
-            result = await session.run(task)
+            if turn.sink is not None:
+                frame.delta_listeners += 1
+            try:
+                result = await session.run(task)
+            except TurnAborted as error:
+                if _is_inherited(turn, error.by, inherit):
+                    raise turn.abort(error.reason, error.by) from error
+                raise
         if result.status != "completed":
             raise ToolFailed(
                 f"agent {name!r} ended as {result.status}: {result.reason}. {result.text}".strip(), tool=name
@@ -39,6 +46,12 @@ def as_tool(agent: Agent[Any, Any], name: str, description: str | None, inherit:
 
     text = description or f"Hand a task to the agent {name}. It knows nothing of this conversation."
     return tool(name=name, description=text)(delegate)
+
+
+def _is_inherited(turn: TurnFrame, plugin: str, inherit: tuple[str, ...]) -> bool:
+    """Return whether a plugin that aborted the child is one of the caller's: then it meant the caller too."""
+    layers = [*turn.onions.layers["model"], *turn.onions.layers["tool"]]
+    return any(layer.plugin == plugin and layer.phase in inherit for layer in layers)
 
 
 def _wrapped(agent: Agent[Any, Any], frame: SessionFrame, turn: TurnFrame, inherit: tuple[str, ...]) -> Onions:

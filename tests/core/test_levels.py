@@ -193,7 +193,9 @@ async def test_something_false_that_was_provided_is_found() -> None:
     seen: list[Any] = []
 
     async def look(ctx: TurnContext, call_next: Any) -> RunResult[Any]:
-        for value in (0, "", None):
+        with pytest.raises(ServiceError, match="None"):
+            ctx.provide(Key[Any]("nothing"), None)
+        for value in (0, ""):
             ctx.provide(Key[Any]("nothing"), value)
             seen.append(ctx.get(Key[Any]("nothing"), "default"))
         result: RunResult[Any] = await call_next()
@@ -201,7 +203,7 @@ async def test_something_false_that_was_provided_is_found() -> None:
 
     with at_most():
         await agent_with(["ok"]).use(look).run("go")
-    assert seen == [0, "", None]
+    assert seen == [0, ""]
 
 
 class Provider(Plugin):

@@ -37,7 +37,7 @@ from agentx_pytest import PluginConformance
 from agentx_redact_pii import VAULT, RedactPii
 from plugins.test_redact_pii_common import CARD, EMAIL, IBAN, PHONE, TOKEN
 
-SECRETS = ("bob@", "acme.example", "4111", "1111 1111", "NWBK", "1234567", "ghp_")
+SECRETS = ("bob@", "acme.example", "4111 1111", "4111111", "1111 1111", "NWBK", "1234567", "ghp_")
 EVERYTHING = f"Mail {EMAIL}, card {CARD}, account {IBAN}, phone {PHONE}, key {TOKEN}."
 
 

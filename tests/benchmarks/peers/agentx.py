@@ -24,7 +24,7 @@ from agentx import (
 )
 
 DIST = "agentx-core"
-IMPORTS = "import agentx"
+IMPORTS = "from agentx import Agent, Session, tool"
 VARIANTS: dict[str, list[str]] = {"w4": [], "w6": ["none"], "w8": []}
 NOTES = "the built-in plugins are on, their limit on requests is raised; sessions live in memory"
 BUILTIN = ("observe.usage", "observe.tools", "observe.duration", "guard.limits", "model.retry")

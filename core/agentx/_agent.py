@@ -15,7 +15,7 @@ import anyio
 import attrs
 
 from ._errors import AgentxError, EventLoopRunningError, HookError, PluginError
-from ._frames import AgentFrame, SessionFrame, Toolbox
+from ._frames import AgentFrame, SessionFrame
 from ._hookspecs import HOOKS
 from ._host import Host, drain, loop_token
 from ._loop import ask, dispatch, run_tool, steps
@@ -30,6 +30,7 @@ from ._result import RunResult, result_of
 from ._session import Session, Stream
 from ._store import MemoryStore, Store
 from ._streaming import show
+from ._toolbox import Toolbox
 from ._tools import Tool, ToolThreads, tool
 
 if TYPE_CHECKING:
@@ -420,6 +421,7 @@ class _Opened:
             model=model,
             settings=agent.settings,
             current=self.current,
+            models=self.models,
             resolve=self.resolve,
             register_model=self.register_model,
             replace_tools=replace_tools,

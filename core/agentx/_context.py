@@ -354,7 +354,7 @@ class SessionContext(AgentContext):
         self._changes("add_instructions")
         session = self._session
         session.sections = [*(session.sections or ()), (self._by, text)]
-        session.refresh_prompt()
+        session.refresh_prefix()
         session.record(PromptPrefixChanged, self._by, "instructions")
 
 
@@ -513,7 +513,7 @@ class TurnContext(SessionContext):
 
             def undo() -> None:
                 session.sections = [item for item in session.sections or () if item is not section]
-                session.refresh_prompt()
+                session.refresh_prefix()
 
             session.sections = [*(session.sections or ())[:-1], section]
             self._turn.at_end(undo)
@@ -607,7 +607,7 @@ class ModelContext(TurnContext):
         if unknown:
             raise HookError(f"{self._by}: there is no tool {', '.join(unknown)} to load; there are {', '.join(tools)}")
         self._session.toolbox.load(names)
-        self._session.refresh_prompt()
+        self._session.refresh_prefix()
         offered = {spec.name for spec in self._frame.request.tools}
         more = [tools[name].spec for name in names if name not in offered]
         specs = sorted([*self._frame.request.tools, *more], key=lambda spec: spec.name)

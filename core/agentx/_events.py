@@ -13,9 +13,9 @@ an event that is not stored has the `seq` of the stored one before it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 import attrs
 
@@ -348,6 +348,43 @@ EVENTS: Mapping[str, type[Event]] = {
         SubAgentEvent,
     )
 }
+
+
+Note = Event | tuple[Any, ...]
+"""An event, or its class and its fields: an event that nobody reads is never made."""
+
+
+def event_of(note: Note) -> Event:
+    """Return the event that a log's note stands for."""
+    if isinstance(note, Event):
+        return note
+    event: Event = note[0](*note[1:])
+    return event
+
+
+class Events(Sequence[Event]):
+    """The events of a list of notes; each is made when it is first read."""
+
+    __slots__ = ("notes",)
+
+    def __init__(self) -> None:
+        self.notes: list[Note] = []
+
+    def __len__(self) -> int:
+        return len(self.notes)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | Sequence[Event]:
+        notes = self.notes
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(notes)))]
+        note = notes[index]
+        if not isinstance(note, Event):
+            note = notes[index] = event_of(note)
+        return note
 
 
 def kind_of(event: Event) -> str:

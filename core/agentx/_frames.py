@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import attrs
 
-from ._errors import AbortSignal, SessionClosedError, StopSignal, ToolError, ToolNameError, TurnSignal
+from ._errors import AbortSignal, SessionClosedError, StopSignal
 from ._events import Event, LimitWarning, SessionStart, ToolsChanged, delta_event
-from ._host import start_task
+from ._host import TurnScope, start_task
 from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
 from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec, Usage
+from ._toolbox import Toolbox
 
 if TYPE_CHECKING:
     from ._hookspecs import Layer
@@ -28,113 +29,9 @@ if TYPE_CHECKING:
     from ._store import SessionLog, Store
     from ._tools import Tool, ToolThreads
 
-Signal = TurnSignal | KeyboardInterrupt
 Listener = Callable[[Event], Awaitable[None]]
 Sink = Callable[[Delta, int, int], Awaitable[None]]
 """Takes a delta, the call's index and the attempt."""
-
-
-class Toolbox:
-    """The tools of one level, over those of the level above. Names are unique along the chain."""
-
-    __slots__ = ("_all", "_own", "_specs", "_specs_version", "_version", "loaded", "parent")
-
-    def __init__(self, parent: Toolbox | None = None) -> None:
-        self.parent = parent
-        self.loaded: set[str] = set()
-        self._own: dict[str, tuple[Tool, str]] = {}
-        self._all: dict[str, Tool] | None = None
-        self._specs: tuple[ToolSpec, ...] = ()
-        self._version = 0
-        self._specs_version = -1
-
-    @property
-    def adds_nothing(self) -> bool:
-        """Whether this level is the same as the one above."""
-        return not self._own and not self.loaded
-
-    @property
-    def version(self) -> int:
-        return self._version + (self.parent.version if self.parent else 0)
-
-    def owner(self, name: str) -> str | None:
-        if name in self._own:
-            return self._own[name][1]
-        return self.parent.owner(name) if self.parent else None
-
-    def add(self, tool: Tool, owner: str) -> None:
-        """Add a tool.
-
-        Raises:
-            ToolNameError: the name is taken; both owners are named.
-        """
-        taken = self.owner(tool.name)
-        if taken is not None:
-            fix = "rename one with @tool(name=…), or disable one of the plugins"
-            raise ToolNameError(f"two tools are called {tool.name!r}: one of {taken}, one of {owner}: {fix}")
-        self._own[tool.name] = (tool, owner)
-        self._changed()
-
-    def remove(self, name: str) -> None:
-        """Remove a tool of this level.
-
-        Raises:
-            ToolError: it has none of that name.
-        """
-        if name not in self._own:
-            raise ToolError(
-                f"there is no tool {name!r} at this level to remove; there are {', '.join(self._own) or 'none'}"
-            )
-        del self._own[name]
-        self._changed()
-
-    def change(self, add: Sequence[Tool], remove: Sequence[str], owner: str) -> None:
-        """Remove and add tools in one step: all of it happens or nothing."""
-        before = dict(self._own)
-        try:
-            for name in remove:
-                self.remove(name)
-            for tool in add:
-                self.add(tool, owner)
-        except ToolError:
-            self._own = before
-            self._changed()
-            raise
-
-    def owned_by(self, owner: str) -> list[str]:
-        return [name for name, (_, by) in self._own.items() if by == owner]
-
-    def _changed(self) -> None:
-        self._all = None
-        self._version += 1
-
-    def tools(self) -> Mapping[str, Tool]:
-        """Return every tool by name, sorted; the same object until something changes."""
-        if self.parent is not None and self.adds_nothing:
-            return self.parent.tools()
-        if self._all is None or self.parent is not None:
-            chain = dict(self.parent.tools()) if self.parent else {}
-            chain.update({name: tool for name, (tool, _) in self._own.items()})
-            self._all = dict(sorted(chain.items()))
-        return self._all
-
-    def specs(self) -> tuple[ToolSpec, ...]:
-        """Return what a model is told, sorted by name so that the prompt's prefix stays the same."""
-        if self.parent is not None and self.adds_nothing:
-            return self.parent.specs()
-        version = self.version
-        if self._specs_version != version:
-            tools = self.tools()
-            self._specs = tuple([t.spec for t in tools.values() if not t.deferred or t.name in self.loaded])
-            self._specs_version = version
-        return self._specs
-
-    def load(self, names: Sequence[str]) -> None:
-        self.loaded.update(names)
-        self._version += 1
-
-    def deferred(self) -> list[str]:
-        return [name for name, tool in self.tools().items() if tool.deferred and name not in self.loaded]
 
 
 @attrs.define(eq=False, repr=False)
@@ -148,11 +45,17 @@ class Stop:
     has_output: bool = False
 
 
-def _prompt(own: str, sections: Sequence[tuple[str, str]], toolbox: Toolbox) -> str:
+Prefix = tuple[int, str, tuple[ToolSpec, ...]]
+"""What every request of a session begins with: its version, the instructions and the tools."""
+
+
+def _prefix(version: int, own: str, sections: Sequence[tuple[str, str]], toolbox: Toolbox) -> Prefix:
+    """Put together the instructions, the plugins' sections in the order of their ids, and the tools."""
     ordered = sorted(sections, key=lambda section: section[0])
     deferred = toolbox.deferred()
     more = [f"More tools can be loaded: {', '.join(deferred)}"] if deferred else []
-    return "\n\n".join([text for text in [own, *[text for _, text in ordered], *more] if text])
+    prompt = "\n\n".join([text for text in [own, *[text for _, text in ordered], *more] if text])
+    return version, prompt, toolbox.specs()
 
 
 def _merged(own: list[Line], above: list[Line]) -> list[Line]:
@@ -164,11 +67,6 @@ def _merged(own: list[Line], above: list[Line]) -> list[Line]:
         if mine is None or (most is not None and (mine.limit.maximum is None or most < mine.limit.maximum)):
             found[id(line.account)] = line
     return list(found.values())
-
-
-def _ids(prefix: str) -> Iterator[str]:
-    """Yield ids that no other opening of an agent yields."""
-    return (f"{prefix}{number:06x}" for number in itertools.count())
 
 
 class _Level:
@@ -213,6 +111,8 @@ class AgentFrame(_Level):
     settings: ModelSettings
     current: Callable[[SessionFrame], tuple[Onions, Any]]
     """The onions and the model that hold for a session in the current context."""
+    models: Mapping[str, Any]
+    """The models that were resolved, by id."""
     resolve: Callable[[str], Any]
     """A model id → the `Model`."""
     register_model: Callable[[Any], str]
@@ -233,8 +133,12 @@ class AgentFrame(_Level):
     tasks: set[Any] | None = None
     failures: dict[str, int] = attrs.Factory(dict)
     """How often a plugin's own failure was logged and did no harm."""
-    turn_ids: Iterator[str] = attrs.Factory(lambda: _ids(os.urandom(5).hex()))
-    _prompt: tuple[int, str] | None = None
+    new_scope: Callable[[], anyio.CancelScope] = attrs.Factory(lambda: type(anyio.CancelScope()))
+    """Makes a scope of the running backend, without asking each time which one runs."""
+    turn_prefix: str = attrs.Factory(lambda: os.urandom(5).hex())
+    """With `turn_numbers` it makes ids that no other opening of an agent makes."""
+    turn_numbers: Iterator[int] = attrs.Factory(itertools.count)
+    _prefix: Prefix | None = None
 
     def service(self, key: Any) -> Any:
         return None if self.services is None else self.services.get(key)
@@ -257,11 +161,11 @@ class AgentFrame(_Level):
             found = accounts[key] = Account()
         return found
 
-    def prompt(self) -> str:
+    def prefix(self) -> Prefix:
         version = self.sections_version + self.toolbox.version
-        if self._prompt is None or self._prompt[0] != version:
-            self._prompt = (version, _prompt(self.instructions, self.sections, self.toolbox))
-        return self._prompt[1]
+        if self._prefix is None or self._prefix[0] != version:
+            self._prefix = _prefix(version, self.instructions, self.sections, self.toolbox)
+        return self._prefix
 
     def fail(self, error: BaseException) -> None:
         """Mark the agent failed: running turns are cancelled, the next call raises from `error`."""
@@ -300,6 +204,8 @@ class SessionFrame(_Level):
     services: dict[Any, Any] | None = None
     limits: list[tuple[Limit, str]] | None = None
     sections: list[tuple[str, str]] | None = None
+    quiet: bool = attrs.field(init=False)
+    """Nobody listens and nothing is to be committed: most turns of most sessions wait for neither."""
     listeners: list[Listener] | None = None
     outbox: deque[Event] | None = None
     filters: tuple[Callable[[Event], Event], ...] = ()
@@ -327,7 +233,10 @@ class SessionFrame(_Level):
     after_running: anyio.Event | None = None
     tasks: set[Any] | None = None
     _delivery: anyio.Lock | None = None
-    _prompt: tuple[int, str] | None = None
+    _prefix: Prefix | None = None
+
+    def __attrs_post_init__(self) -> None:
+        self.quiet = not self.log.is_durable
 
     @property
     def session(self) -> SessionFrame:
@@ -355,16 +264,24 @@ class SessionFrame(_Level):
         what = {"session": self.id, "user": self.user or self.id}.get(limit.scope, "")
         return Line(limit, owner, self.agent.account((owner, limit.key, limit.scope, what)))
 
-    def record(self, cls: type[Event], *fields: Any) -> Event:
-        """Note that something happened. It is stored, if its kind is, and goes out at the next `deliver`."""
+    def record(self, cls: type[Event], *fields: Any) -> tuple[Any, ...]:
+        """Note that something happened. It is stored, if its kind is, and goes out at the next `deliver`.
+
+        Returns the fields as they are stored.
+        """
         if cls.stored:
             self.seq += 1
         turn = self.turn
-        event = cls(self.seq, now(), None if turn is None else turn.turn_id, *fields)
+        turn_id = None if turn is None else turn.turn_id
+        if self.listeners is None and not self.filters and self.early is None:
+            if cls.stored:
+                self.log.add((cls, self.seq, now(), turn_id, *fields))
+            return fields
+        event = cls(self.seq, now(), turn_id, *fields)
         if self.early is not None:
             self.early.append(event)
-            return event
-        return self._note(event)
+            return fields
+        return self._note(event)._values()[3:]
 
     def _note(self, event: Event) -> Event:
         if self.filters:
@@ -388,6 +305,7 @@ class SessionFrame(_Level):
         if self.listeners is None:
             self.listeners, self.outbox = [], deque()
             self._delivery = anyio.Lock(fast_acquire=True)
+            self.quiet = False
         self.listeners.append(listener)
 
     async def hear(self, delta: Delta, call_index: int, attempt: int) -> None:
@@ -402,8 +320,11 @@ class SessionFrame(_Level):
     def unlisten(self, listener: Listener) -> None:
         if self.listeners is not None and listener in self.listeners:
             self.listeners.remove(listener)
-            if not self.listeners and not self.outbox:
-                self.listeners = None
+            self._fall_quiet()
+
+    def _fall_quiet(self) -> None:
+        if not self.listeners and not self.outbox:
+            self.listeners, self.quiet = None, not self.log.is_durable
 
     async def deliver(self) -> None:
         """Give what was recorded to the listeners, in order; waits for them."""
@@ -414,6 +335,7 @@ class SessionFrame(_Level):
                 event = self.outbox.popleft()
                 for listener in list(self.listeners or ()):
                     await listener(event)
+        self._fall_quiet()
 
     def deliver_soon(self) -> None:
         """Deliver what a layer recorded although the layer goes on without giving the core a chance to."""
@@ -434,28 +356,26 @@ class SessionFrame(_Level):
         if self.outbox:
             await self.deliver()
 
-    @property
-    def has_uncommitted(self) -> bool:
-        """Whether a commit point has anything to wait for; most turns of most sessions have not."""
-        return bool(self.outbox) or self.log.is_durable
+    def prefix(self) -> Prefix:
+        """What the requests begin with; the same object until something changes."""
+        agent, toolbox = self.agent, self.toolbox
+        version = agent.sections_version + agent.toolbox.version + toolbox.version
+        found = self._prefix
+        if found is None or found[0] != version:
+            if self.own_instructions is None and not self.sections and toolbox.adds_nothing:
+                found = (version, *agent.prefix()[1:]) if toolbox.version else agent.prefix()
+            else:
+                own = agent.instructions if self.own_instructions is None else self.own_instructions
+                found = _prefix(version, own, [*agent.sections, *(self.sections or ())], toolbox)
+            self._prefix = found
+        return found
 
-    def prompt(self) -> str:
-        """The instructions: the agent's, then the plugins' sections in the order of their ids."""
-        agent = self.agent
-        if self.own_instructions is None and not self.sections and self.toolbox.adds_nothing:
-            return agent.prompt()
-        version = agent.sections_version + self.toolbox.version
-        if self._prompt is None or self._prompt[0] != version:
-            own = agent.instructions if self.own_instructions is None else self.own_instructions
-            self._prompt = (version, _prompt(own, [*agent.sections, *(self.sections or ())], self.toolbox))
-        return self._prompt[1]
-
-    def refresh_prompt(self) -> None:
-        self._prompt = None
+    def refresh_prefix(self) -> None:
+        self._prefix = None
 
     def change_tools(self, owner: str, add: Sequence[Tool], remove: Sequence[str]) -> None:
         """Say that tools changed; they count from the next model call on."""
-        self.refresh_prompt()
+        self.refresh_prefix()
         self.record(ToolsChanged, owner, tuple([tool.name for tool in add]), tuple(remove))
 
     @property
@@ -466,7 +386,7 @@ class SessionFrame(_Level):
 
     def interrupt(self) -> None:
         """Cancel the running turn, if there is one."""
-        if self.turn is not None and self.turn.scope is not None:
+        if self.turn is not None:
             self.turn.scope.cancel()
 
     def fail(self, error: BaseException) -> None:
@@ -502,20 +422,18 @@ class TurnFrame(_Level):
     started_at: float
     history_start: int
     log_start: int
+    scope: TurnScope
     totals: Totals = attrs.Factory(Totals)
     limits: list[tuple[Limit, str]] | None = None
     services: dict[Any, Any] | None = None
     committed: bool = False
     calls: int = 0
-    signal: Signal | None = None
-    """Why the turn is over; layers that return or raise otherwise are overruled by it."""
     stop: Stop | None = None
     feedback: tuple[str, str] | None = None
     send_backs: int = 0
     output: Message | None = None
     outcome: Stop | None = None
     sink: Sink | None = None
-    scope: Any = None
     open_calls: Any = None
     """The calls of the running step, until all have their result in the history."""
     results: dict[str, Any] | None = None
@@ -620,16 +538,16 @@ class TurnFrame(_Level):
 
     def abort(self, reason: str, by: str) -> AbortSignal:
         """Mark the turn aborted; the first abort is the one."""
-        if not isinstance(self.signal, AbortSignal):
-            self.signal = AbortSignal(reason, by=by)
-        return self.signal
+        if not isinstance(self.scope.signal, AbortSignal):
+            self.scope.signal = AbortSignal(reason, by=by)
+        return self.scope.signal
 
     def halt(self) -> StopSignal:
         """Return the signal that ends the turn as its stop mark says."""
         stop = self.stop
         signal = StopSignal(stop.reason if stop else "stopped", by=stop.by if stop else "")
-        if self.signal is None:
-            self.signal = signal
+        if self.scope.signal is None:
+            self.scope.signal = signal
         return signal
 
     def at_limit(self, reason: str, by: str) -> None:
@@ -643,6 +561,7 @@ class ModelFrame:
     """One model call. Everything a layer may change is an immutable value, so a fork is one copy."""
 
     turn: TurnFrame
+    scope: TurnScope
     request: ModelRequest
     call_index: int
     attempts: list[int]
@@ -668,6 +587,7 @@ class ModelFrame:
     def fork(self) -> ModelFrame:
         return ModelFrame(
             self.turn,
+            self.scope,
             self.request,
             self.call_index,
             self.attempts,
@@ -687,6 +607,7 @@ class ToolFrame:
     """One tool call."""
 
     turn: TurnFrame
+    scope: TurnScope
     tool: Tool
     args: Mapping[str, Any]
     call: ToolCall
@@ -703,7 +624,7 @@ class ToolFrame:
         return self.turn.session
 
     def fork(self) -> ToolFrame:
-        return ToolFrame(self.turn, self.tool, self.args, self.call, self.index, self.given)
+        return ToolFrame(self.turn, self.scope, self.tool, self.args, self.call, self.index, self.given)
 
     def service(self, key: Any) -> Any:
         return self.turn.service(key)

@@ -15,7 +15,7 @@ import anyio
 import anyio.lowlevel
 import attrs
 
-from ._errors import SessionClosedError
+from ._errors import SessionClosedError, TurnSignal
 
 if TYPE_CHECKING:
     from ._frames import AgentFrame, SessionFrame
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("agentx")
 CLOSE_SECONDS = 30.0
 """How long a level may take to close before its host is cancelled."""
+Signal = TurnSignal | KeyboardInterrupt
 _strong: set[Any] = set()
 """asyncio keeps only weak references to tasks."""
 
@@ -74,16 +75,20 @@ def is_cancellation(error: BaseException | None) -> bool:
 class TurnScope:
     """What cancels a running turn from outside, and knows whether its task is being cancelled."""
 
-    __slots__ = ("_before", "_scope", "_task")
+    __slots__ = ("_before", "_scope", "_task", "signal")
+
+    def __init__(self, scope: anyio.CancelScope) -> None:
+        self._scope = scope
+        self.signal: Signal | None = None
+        """Why the turn is over; layers that return or raise otherwise are overruled by it."""
 
     def __enter__(self) -> TurnScope:
         self._task, self._before = None, 0
-        if not in_trio():
+        if "trio" not in sys.modules or not in_trio():
             import asyncio
 
             self._task = task = asyncio.current_task()
             self._before = task.cancelling() if task is not None else 0
-        self._scope = anyio.CancelScope()
         self._scope.__enter__()
         return self
 
@@ -119,14 +124,16 @@ class TurnScope:
             raise
         return False
 
+    def may_be_cancelled(self) -> bool:
+        """Return whether `check` has anything to look at."""
+        return self._task is None or self._native()
+
     async def check(self) -> None:
-        """Raise the cancellation that a tool swallowed."""
-        if self._task is None:
-            await anyio.lowlevel.checkpoint_if_cancelled()
-        elif self._native():
+        """Raise the cancellation that a tool or a model swallowed."""
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        if self._native():
             import asyncio
 
-            await anyio.lowlevel.checkpoint_if_cancelled()
             raise asyncio.CancelledError
 
 

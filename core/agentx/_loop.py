@@ -18,7 +18,6 @@ from ._codec import clean_text, encode
 from ._context import ToolContext
 from ._errors import (
     AbortSignal,
-    BadResponseError,
     CodecError,
     ContextWindowError,
     HookError,
@@ -39,7 +38,7 @@ from ._events import (
 from ._frames import ModelFrame, Stop, ToolFrame, TurnFrame
 from ._hookspecs import Layer, place_of
 from ._host import is_cancellation
-from ._ledger import Refusal, reserve, settle
+from ._ledger import Holds, Refusal, reserve, settle
 from ._messages import (
     STOP_REASONS,
     Message,
@@ -53,11 +52,11 @@ from ._messages import (
     ToolResult,
     Usage,
 )
-from ._models import model_name
-from ._onion import annotate, collapse, compile_onion
+from ._models import check_response
+from ._onion import DONE, CallNext, annotate, collapse, compile_onion, note_failure
 from ._parallel import run_all
 from ._result import RunResult, result_of
-from ._streaming import open_stream
+from ._streaming import UNHEARD, open_stream
 from ._tools import Tool
 
 BACKSTOP = 1000
@@ -73,48 +72,54 @@ _RUNS_TOOLS = frozenset({"end_turn", "tool_use", "stop_sequence", "pause_turn"})
 _decode = msgspec.json.decode
 
 
-async def steps(turn: TurnFrame) -> RunResult[Any]:
-    """Run a turn from its input to its outcome."""
-    if not turn.committed:
-        await commit_input(turn)
-    turn.outcome = None
-    while turn.outcome is None:
-        turn.outcome = await step(turn)
-    return result_of(turn)
-
-
-async def commit_input(turn: TurnFrame) -> None:
-    turn.committed = True
-    session = turn.session
-    turn.input = _cleaned(turn.input)
-    event = session.record(UserInput, turn.input)
-    session.history.append(event.message)  # type: ignore[attr-defined]  # as it was stored
-    if session.has_uncommitted:
-        await session.commit()
-
-
-async def step(turn: TurnFrame) -> Stop | None:
-    """Make one model call and run the tools it asks for; return the outcome if that was the last."""
-    if turn.feedback is not None and not take_feedback(turn):
-        return turn.stop
-    if turn.stop is not None:
-        return await stopped(turn)
-    if turn.calls >= BACKSTOP:
-        return Stop("limit", f"{BACKSTOP} model calls in one turn", "core")
+async def steps(turn: TurnFrame, outer: CallNext | None = None) -> RunResult[Any]:
+    """Run a turn from its input to its outcome. The innermost part of the turn onion."""
     try:
-        response, _, parsed = await call_model(turn)
+        if not turn.committed:
+            commit_input(turn)
+            if not turn.session.quiet:
+                await turn.session.commit()
+        turn.outcome = None
+        while turn.outcome is None:
+            if turn.feedback is not None and not take_feedback(turn):
+                turn.outcome = turn.stop
+            elif turn.stop is not None:
+                turn.outcome = await stopped(turn)
+            elif turn.calls >= BACKSTOP:
+                turn.outcome = Stop("limit", f"{BACKSTOP} model calls in one turn", "core")
+            else:
+                await step(turn)
+        result = result_of(turn)
+    except BaseException as error:
+        note_failure(outer, error, turn)
+        raise
+    if outer is not None:
+        outer.result, outer.state = result, DONE
+    return result
+
+
+def commit_input(turn: TurnFrame) -> None:
+    turn.committed = True
+    turn.input = _cleaned(turn.input)
+    turn.session.history.append(turn.session.record(UserInput, turn.input)[0])
+
+
+async def step(turn: TurnFrame) -> None:
+    """Make one model call and run the tools it asks for; note the outcome if that was the last."""
+    try:
+        response, parsed = await call_model(turn)
         if parsed and response.stop_reason in _RUNS_TOOLS:
-            await run_tools(turn, response, parsed)
-            return None
+            await run_tools(turn, parsed)
+            return
     except StopSignal as signal:
-        if turn.signal is signal:
-            turn.signal = None
-        return await stopped(turn)
+        if turn.scope.signal is signal:
+            turn.scope.signal = None
+        turn.outcome = await stopped(turn)
+        return
     if parsed:
         skip_calls(turn, response, "the response was cut before it was whole")
-    if response.stop_reason == "pause_turn":
-        return None
-    return conclude(turn, response)
+    if response.stop_reason != "pause_turn":
+        turn.outcome = conclude(turn, response)
 
 
 def conclude(turn: TurnFrame, response: ModelResponse) -> Stop | None:
@@ -148,8 +153,7 @@ def take_feedback(turn: TurnFrame) -> bool:
         turn.stop = turn.stop or Stop("stopped", f"the answer was sent back {SEND_BACKS} times: {feedback}", by)
         return False
     message = Message("user", (TextPart(clean_text(feedback)),))
-    event = turn.session.record(SteerInput, message)
-    turn.session.history.append(event.message)  # type: ignore[attr-defined]  # as it was stored
+    turn.session.history.append(turn.session.record(SteerInput, message)[0])
     return True
 
 
@@ -161,10 +165,10 @@ async def stopped(turn: TurnFrame) -> Stop:
         return stop
     turn.answering, turn.stop = True, None
     try:
-        response, _, parsed = await call_model(turn, tools=())
+        response, parsed = await call_model(turn, tools=())
     except StopSignal as signal:
-        if turn.signal is signal:
-            turn.signal = None
+        if turn.scope.signal is signal:
+            turn.scope.signal = None
         turn.stop = stop
         return stop
     if parsed:
@@ -179,43 +183,38 @@ Parsed = list[tuple[ToolCall, dict[str, Any] | None, str]]
 """Each call with its arguments as an object, or with what is wrong with them."""
 
 
-async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -> tuple[ModelResponse, Message, Parsed]:
+async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -> tuple[ModelResponse, Parsed]:
     """Make one model call of the turn, through the model onion, and commit the response."""
-    session, agent, index = turn.session, turn.agent, turn.calls
+    session, index = turn.session, turn.calls
     turn.calls += 1
-    request = ModelRequest(
-        turn.model,
-        Messages(session.history),
-        session.prompt(),
-        session.toolbox.specs() if tools is None else tools,
-        turn.settings,
-    )
-    frame = ModelFrame(turn, request, index, [0], turn.sink)
+    _, prompt, specs = session.prefix()
+    tools = specs if tools is None else tools
+    request = ModelRequest(turn.model, Messages(session.history), prompt, tools, turn.settings)
+    frame = ModelFrame(turn, turn.scope, request, index, [0], turn.sink)
     session.record(ModelStart, request.model, index)
-    if session.outbox:
+    if not session.quiet:
         await session.deliver()
     try:
         response = await turn.onions.model(frame)
-        await turn.scope.check()
+        if turn.scope.may_be_cancelled():
+            await turn.scope.check()
     except BaseException as error:
         session.record(ModelEnd, index, None, _describe(error))
         annotate(error, "model", frame, turn.onions.layers["model"])
         raise
-    response, parsed = whole(response, agent, index)
-    event = session.record(ModelEnd, index, response)
-    response = event.response  # type: ignore[attr-defined]  # as it was stored
-    message = response.message
+    response, parsed = whole(response, index)
+    response = session.record(ModelEnd, index, response)[1]
+    turn.open_calls, turn.results, turn.output = parsed, {}, Message("assistant", response.parts)
     if response.parts:
-        session.history.append(message)
-    turn.open_calls, turn.results, turn.output = parsed, {}, message
+        session.history.append(turn.output)
     sent = frame.sent[-1].tools if frame.sent else frame.request.tools
-    turn.offered = None if sent is request.tools else frozenset([spec.name for spec in sent])
-    if session.has_uncommitted:
+    turn.offered = None if sent is tools else frozenset([spec.name for spec in sent])
+    if not session.quiet:
         await session.commit()
-    return response, message, parsed
+    return response, parsed
 
 
-def whole(response: ModelResponse, agent: Any, index: int) -> tuple[ModelResponse, Parsed]:
+def whole(response: ModelResponse, index: int) -> tuple[ModelResponse, Parsed]:
     """Return a response as it may enter the history: valid text, distinct call ids, arguments that are objects."""
     parsed: Parsed = []
     parts: list[Part] = []
@@ -224,9 +223,10 @@ def whole(response: ModelResponse, agent: Any, index: int) -> tuple[ModelRespons
     for part in response.parts:
         fixed = part
         if isinstance(part, TextPart):
-            text = clean_text(part.text)
-            if text is not part.text:
-                fixed = TextPart(text)
+            text = part.text
+            if "\0" in text or not text.isascii():
+                text = clean_text(text)
+                fixed = part if text is part.text else TextPart(text)
         elif isinstance(part, ToolCall):
             fixed, args, problem = _parse_call(part, seen, index)
             parsed.append((attrs.evolve(fixed, arguments=part.arguments) if problem else fixed, args, problem))
@@ -293,13 +293,46 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-async def dispatch(frame: ModelFrame) -> ModelResponse:
+async def dispatch(frame: ModelFrame, outer: CallNext | None = None) -> ModelResponse:
     """Call the model: reserve, stream, settle. The innermost part of the model onion."""
-    turn = frame.turn
+    turn, request = frame.turn, frame.request
+    holds: Holds | None = None
+    usage, failed, cost = None, None, None
+    try:
+        model = turn.agent.models.get(request.model)
+        if model is None:
+            model = turn.agent.resolve(request.model)
+        holds = _hold(frame)
+        stream = open_stream(frame, frame.attempts[0])
+        if not turn.session.quiet:
+            await turn.session.deliver()
+        response = await model.respond(request, stream.emit)
+        check_response(response, model)
+        usage, cost = response.usage, response.cost
+    except BaseException as error:
+        usage = error.usage if isinstance(error, ModelError) else None
+        failed = _describe(error)
+        note_failure(outer, error, frame)
+        raise
+    finally:
+        if holds is not None:
+            _book(frame, holds, usage, failed, cost)
+    if stream is not UNHEARD:
+        response = await _closed(stream, response, frame, outer)
+    if outer is not None:
+        outer.result, outer.state = response, DONE
+    return response
+
+
+def _hold(frame: ModelFrame) -> Holds:
+    """Reserve what a dispatch may use, under every limit.
+
+    Raises:
+        StopSignal: a limit refuses it, or the turn is to stop.
+    """
+    turn, request = frame.turn, frame.request
     if turn.stop is not None:
         raise turn.halt()
-    request = frame.request
-    model = turn.agent.resolve(request.model)
     holds = reserve(turn.model_lines(), request, is_last_answer=turn.answering)
     if isinstance(holds, Refusal):
         turn.limit = holds.line.limit
@@ -307,25 +340,28 @@ async def dispatch(frame: ModelFrame) -> ModelResponse:
         raise turn.halt()
     frame.attempts[0] += 1
     frame.sent[:] = [request]
-    attempt, usage, error, cost = frame.attempts[0], None, None, None
-    stream = open_stream(frame, attempt)
+    return holds
+
+
+def _book(frame: ModelFrame, holds: Holds, usage: Usage | None, failed: str | None, cost: Any) -> None:
+    """Settle what a dispatch used."""
+    turn, model = frame.turn, frame.request.model
+    settle(holds, frame.request, usage, turn.warn, cost)
+    turn.totals.add(usage)
+    attempt = (model, frame.call_index, frame.attempts[0], usage, failed)
+    turn.session.record(ModelAttempt, *attempt, frame.asked_by, cost)
+    if turn.session.parent is not None:
+        _book_above(turn, attempt, cost)
+
+
+async def _closed(stream: Any, response: ModelResponse, frame: ModelFrame, outer: CallNext | None) -> ModelResponse:
+    """Let the transforms finish and return the response as they leave it."""
     try:
-        if turn.session.outbox:
-            await turn.session.deliver()
-        response = await model.respond(request, stream.emit)
-        _check_response(response, model)
-        usage, cost = response.usage, response.cost
-    except BaseException as failure:
-        usage = failure.usage if isinstance(failure, ModelError) else None
-        error = _describe(failure)
+        closed: ModelResponse = await stream.close(response)
+    except BaseException as error:
+        note_failure(outer, error, frame)
         raise
-    finally:
-        settle(holds, request, usage, turn.warn, cost)
-        turn.totals.add(usage)
-        turn.session.record(ModelAttempt, request.model, frame.call_index, attempt, usage, error, frame.asked_by, cost)
-        if turn.session.parent is not None:
-            _book_above(turn, (request.model, frame.call_index, attempt, usage, error), cost)
-    return await stream.close(response)
+    return closed
 
 
 def _book_above(turn: TurnFrame, attempt: tuple[Any, ...], cost: Any) -> None:
@@ -335,31 +371,6 @@ def _book_above(turn: TurnFrame, attempt: tuple[Any, ...], cost: Any) -> None:
         turn = turn.session.parent
         turn.totals.add(usage)
         turn.session.record(ModelAttempt, *attempt, f"sub-agent {by}", cost)
-
-
-def _check_response(response: Any, model: Any) -> None:
-    """Refuse what is no response.
-
-    Raises:
-        BadResponseError: naming the model and what it returned.
-    """
-    if type(response) is not ModelResponse and not isinstance(response, ModelResponse):
-        raise BadResponseError(f"model {model_name(model)} returned {type(response).__name__}, not a ModelResponse")
-    if not isinstance(response.parts, tuple):
-        kind = type(response.parts).__name__
-        raise BadResponseError(f"model {model_name(model)} returned a response whose parts are a {kind}, not a tuple")
-    if response.usage is not None and not isinstance(response.usage, Usage):
-        kind = type(response.usage).__name__
-        raise BadResponseError(f"model {model_name(model)} returned a response whose usage is a {kind}, not a Usage")
-    for part in response.parts:
-        if not isinstance(part, Part):
-            raise BadResponseError(f"model {model_name(model)} returned a part of type {type(part).__name__}")
-        if isinstance(part, ToolResult):
-            raise BadResponseError(f"model {model_name(model)} returned a tool result, which only tools may")
-        if isinstance(part, TextPart) and not isinstance(part.text, str):
-            raise BadResponseError(f"model {model_name(model)} returned text of type {type(part.text).__name__}")
-        if isinstance(part, ToolCall) and not isinstance(part.name, str):
-            raise BadResponseError(f"model {model_name(model)} returned a call of {part.name!r}")
 
 
 async def ask(
@@ -372,8 +383,8 @@ async def ask(
     asking: tuple[str, ...],
 ) -> ModelResponse:
     """Make a plugin's own model call: `ctx.call_model`."""
-    if turn.signal is not None:
-        raise turn.signal
+    if turn.scope.signal is not None:
+        raise turn.scope.signal
     if len(asking) >= 2:
         raise HookError(f"{by}: call_model within call_model within call_model; {' > '.join(asking)}", plugin=by)
     if model is None:
@@ -384,15 +395,14 @@ async def ask(
     session, index = turn.session, turn.calls
     turn.calls += 1
     request = ModelRequest(model, Messages(tuple(messages)), instructions, (), (settings or ModelSettings()))
-    frame = ModelFrame(turn, request, index, [0], None, by, asking=asking)
+    frame = ModelFrame(turn, turn.scope, request, index, [0], None, by, asking=asking)
     session.record(ModelStart, request.model, index, by)
     try:
         response: ModelResponse = await _asked_onion(turn, asking)(frame)
     except BaseException as error:
         session.record(ModelEnd, index, None, _describe(error), by)
         raise
-    event = session.record(ModelEnd, index, response, None, by)
-    stored: ModelResponse = event.response  # type: ignore[attr-defined]  # as it was stored
+    stored: ModelResponse = session.record(ModelEnd, index, response, None, by)[1]
     return stored
 
 
@@ -412,13 +422,13 @@ def _asked_onion(turn: TurnFrame, asking: tuple[str, ...]) -> Any:
 # The tools
 
 
-async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) -> None:
+async def run_tools(turn: TurnFrame, parsed: Parsed) -> None:
     """Run the calls of a response; each gets exactly one result, in one message, whatever happens."""
     session = turn.session
     for call, _, problem in parsed:
         text = call.arguments if not problem else clean_text(_as_text(call.arguments))[:EXCERPT]
         session.record(ToolCallEvent, call.id, call.name, text)
-    if session.outbox:
+    if not session.quiet:
         await session.deliver()
     try:
         tools = session.toolbox.tools()
@@ -426,15 +436,16 @@ async def run_tools(turn: TurnFrame, response: ModelResponse, parsed: Parsed) ->
             await run_call(turn, tools, 0, *parsed[0])
         else:
             await _run_batches(turn, tools, parsed)
-        await turn.scope.check()
+        if turn.scope.may_be_cancelled():
+            await turn.scope.check()
     except BaseException as error:
         error = collapse(error)
         close_calls(turn, error)
-        if turn.signal is not None and not is_cancellation(error):
-            raise turn.signal
+        if turn.scope.signal is not None and not is_cancellation(error):
+            raise turn.scope.signal
         raise error
     _append_results(turn, parsed)
-    if session.has_uncommitted:
+    if not session.quiet:
         await session.commit()
 
 
@@ -461,7 +472,7 @@ async def _run_beside(turn: TurnFrame, *call: Any) -> None:
     try:
         await run_call(turn, *call)
     except KeyboardInterrupt as error:
-        turn.signal = error
+        turn.scope.signal = error
         raise StopSignal("interrupted") from None
 
 
@@ -490,7 +501,7 @@ async def run_call(
     if refused is not None or tool is None or args is None:
         _settle_call(turn, call, refused or _result(call, "error", problem))
         return
-    frame = ToolFrame(turn, tool, args, call, index, args)
+    frame = ToolFrame(turn, turn.scope, tool, args, call, index, args)
     try:
         result = await turn.onions.tool(frame)
     except ToolFailed as failure:
@@ -499,7 +510,7 @@ async def run_call(
         annotate(error, "tool", frame, turn.onions.layers["tool"])
         raise
     _settle_call(turn, call, result)
-    if turn.session.outbox:
+    if not turn.session.quiet:
         await turn.session.deliver()
 
 
@@ -521,32 +532,46 @@ def _is_deferred(turn: TurnFrame, tool: Tool) -> bool:
     return tool.deferred and tool.name in turn.session.toolbox.deferred()
 
 
-async def run_tool(frame: ToolFrame) -> ToolResult:
+async def run_tool(frame: ToolFrame, outer: CallNext | None = None) -> ToolResult:
     """Run a tool. The innermost part of the tool onion."""
+    holds: Holds = []
+    try:
+        turn, tool, call = frame.turn, frame.tool, frame.call
+        unchanged = frame.args is frame.given and call.arguments
+        args = tool.decode(call.arguments) if unchanged else tool.validate(frame.args)
+        result, holds = _admit(frame, args)
+        if result is None:
+            session = turn.session
+            session.record(ToolStart, call.id, tool.name, frame.args)
+            if not session.quiet:
+                await session.commit()
+            ctx = ToolContext(frame, _tool_entry(tool)) if tool.context_parameter is not None else None
+            result = ToolResult(call.id, call.name, await tool.call(args, ctx, turn.agent.threads))
+    except BaseException as error:
+        note_failure(outer, error, frame)
+        raise
+    finally:
+        if holds:
+            settle(holds, None, None, turn.warn)
+    if outer is not None:
+        outer.result, outer.state = result, DONE
+    return result
+
+
+def _admit(frame: ToolFrame, args: Mapping[str, Any]) -> tuple[ToolResult | None, Holds]:
+    """Return what keeps a call from running, as its result, and what was reserved for it."""
     turn, tool, call = frame.turn, frame.tool, frame.call
-    unchanged = frame.args is frame.given and call.arguments
-    args = tool.decode(call.arguments) if unchanged else tool.validate(frame.args)
     if turn.stop is not None:
-        return _result(call, "skipped", f"skipped: {turn.stop.reason}")
+        return _result(call, "skipped", f"skipped: {turn.stop.reason}"), []
     if tool.requires_approval and _needs_approval(tool, args):
-        return _result(call, "denied", "denied: this tool needs an approval, and nobody here can give one")
+        return _result(call, "denied", "denied: this tool needs an approval, and nobody here can give one"), []
     lines = turn.tool_lines()
     holds = reserve(lines, None) if lines else []
     if isinstance(holds, Refusal):
         turn.limit = holds.line.limit
         turn.at_limit(holds.reason, holds.line.owner)
-        return _result(call, "denied", f"denied: {holds.reason}")
-    session = turn.session
-    session.record(ToolStart, call.id, tool.name, frame.args)
-    if session.has_uncommitted:
-        await session.commit()
-    try:
-        ctx = ToolContext(frame, _tool_entry(tool)) if tool.context_parameter is not None else None
-        parts = await tool.call(args, ctx, turn.agent.threads)
-    finally:
-        if holds:
-            settle(holds, None, None, turn.warn)
-    return ToolResult(call.id, call.name, parts)
+        return _result(call, "denied", f"denied: {holds.reason}"), []
+    return None, holds
 
 
 def _needs_approval(tool: Tool, args: Mapping[str, Any]) -> bool:
@@ -577,8 +602,7 @@ def _settle_call(turn: TurnFrame, call: ToolCall, result: ToolResult) -> None:
     if result.call_id != call.id or result.name != call.name:
         result = attrs.evolve(result, call_id=call.id, name=call.name)
     by = turn.stop.by if turn.stop is not None and result.status in ("skipped", "denied") else None
-    event = turn.session.record(ToolResultEvent, result, by)
-    turn.results[call.id] = event.result  # type: ignore[attr-defined,index]  # as it was stored; made with the step
+    turn.results[call.id] = turn.session.record(ToolResultEvent, result, by)[0]  # type: ignore[index]  # made with the step
 
 
 def close_calls(turn: TurnFrame, error: BaseException) -> None:
@@ -586,10 +610,14 @@ def close_calls(turn: TurnFrame, error: BaseException) -> None:
     parsed: Parsed | None = turn.open_calls
     if not parsed:
         return
-    if is_cancellation(error) or isinstance(error, KeyboardInterrupt) or isinstance(turn.signal, KeyboardInterrupt):
+    if (
+        is_cancellation(error)
+        or isinstance(error, KeyboardInterrupt)
+        or isinstance(turn.scope.signal, KeyboardInterrupt)
+    ):
         status, text = "cancelled", "interrupted: the turn was cancelled before this call had a result"
-    elif isinstance(turn.signal, AbortSignal):
-        status, text = "aborted", f"aborted: {turn.signal.reason}"
+    elif isinstance(turn.scope.signal, AbortSignal):
+        status, text = "aborted", f"aborted: {turn.scope.signal.reason}"
     elif isinstance(error, StopSignal):
         status, text = "skipped", f"skipped: {error.reason}"
     else:
@@ -617,7 +645,9 @@ def _describe(error: BaseException) -> str:
 def _cleaned(message: Message) -> Message:
     """Return a message whose text every store can hold."""
     for part in message.parts:
-        if isinstance(part, TextPart) and clean_text(part.text) is not part.text:
+        if not isinstance(part, TextPart) or (part.text.isascii() and "\0" not in part.text):
+            continue
+        if clean_text(part.text) is not part.text:
             parts = [TextPart(clean_text(p.text)) if isinstance(p, TextPart) else p for p in message.parts]
             return Message("user", tuple(parts))
     return message

@@ -335,7 +335,10 @@ class ModelResponse(Data):
 
     @property
     def text(self) -> str:
-        return "".join([part.text for part in self.parts if isinstance(part, TextPart)])
+        parts = self.parts
+        if len(parts) == 1 and type(parts[0]) is TextPart:
+            return parts[0].text
+        return "".join([part.text for part in parts if isinstance(part, TextPart)])
 
     @property
     def tool_calls(self) -> tuple[ToolCall, ...]:

@@ -20,14 +20,14 @@ import attrs
 from ._context import CONTEXTS
 from ._errors import HookError, TurnSignal
 from ._events import ErrorEvent, ModelRetrying
-from ._frames import AgentFrame, ModelFrame, SessionFrame, Signal
+from ._frames import AgentFrame, ModelFrame, SessionFrame
 from ._hookspecs import Layer
-from ._host import is_cancellation
+from ._host import Signal, is_cancellation
 from ._messages import ModelResponse
 
 logger = logging.getLogger("agentx")
-Core = Callable[[Any], Awaitable[Any]]
-"""Takes a frame and returns the result of its level."""
+Core = Callable[..., Awaitable[Any]]
+"""Takes a frame, and the `call_next` that entered it if a layer did; notes its outcome there and returns it."""
 Inner = Callable[[Any, "CallNext | None"], Coroutine[Any, Any, Any]]
 """What a layer enters: takes a frame and the `call_next` that entered it."""
 
@@ -86,8 +86,8 @@ class CallNext:
         if self.state != NEW:
             raise self.refuse()
         frame = self.frame
-        if frame.turn.signal is not None:
-            raise frame.turn.signal
+        if frame.scope.signal is not None:
+            raise frame.scope.signal
         self.state = RUNNING
         self.entered = entered = self.inner(frame, self)
         return entered
@@ -145,12 +145,12 @@ class RepeatNext(CallNext):
     async def enter(self) -> Any:
         if self.state in (ENDED, DENIED):
             raise self.refuse()
-        if is_cancellation(self.error) and await self.frame.turn.scope.is_cancelled():
+        if is_cancellation(self.error) and await self.frame.scope.is_cancelled():
             raise self.error  # type: ignore[misc]  # it is one
         if self.running and not self.layer.concurrent:
             fix = "mark it @hookimpl(concurrent=True), or await the earlier call first"
             raise broken(self.layer, "called call_next while another call of it was running", fix)
-        signal = self.frame.turn.signal
+        signal = self.frame.scope.signal
         if signal is not None:
             raise signal
         self._announce()
@@ -216,30 +216,16 @@ def compile_onion(layers: Sequence[Layer], core: Core, result: type) -> Core:
     """Return the onion of one of the hooks `turn`, `model` and `tool`; `layers` stand outermost first."""
     if not layers:
         return core
-    run = _innermost(core)
+    run = cast(Inner, core)
     for layer in reversed(layers):
         wrap = _observe if layer.phase == "observe" else _plain
         run = wrap(layer, run, result)
     return cast(Core, run)
 
 
-def _innermost(core: Core) -> Inner:
-    async def run(frame: Any, outer: CallNext | None) -> Any:
-        try:
-            result = await core(frame)
-        except BaseException as error:
-            _note_failure(outer, error, frame)
-            raise
-        if outer is not None:
-            outer.result, outer.state = result, DONE
-        return result
-
-    return run
-
-
-def _note_failure(outer: CallNext | None, error: BaseException, frame: Any) -> None:
+def note_failure(outer: CallNext | None, error: BaseException, frame: Any) -> None:
     if isinstance(error, KeyboardInterrupt):
-        frame.turn.signal = error
+        frame.scope.signal = error
     if outer is not None:
         outer.error, outer.state = error, DONE
 
@@ -259,10 +245,10 @@ def _plain(layer: Layer, inner: Inner, expected: type) -> Inner:
             except BaseException as error:
                 result = await _leave(error, call_next)
             call_next.state = ENDED
-            if frame.turn.signal is not None:
-                raise frame.turn.signal
+            if frame.scope.signal is not None:
+                raise frame.scope.signal
         except BaseException as error:
-            _note_failure(outer, error, frame)
+            note_failure(outer, error, frame)
             raise
         if outer is not None:
             outer.result, outer.state = result, DONE
@@ -279,7 +265,7 @@ async def _check_exit(result: Any, expected: type, call_next: CallNext) -> Any:
     if call_next.state == RUNNING:
         call_next.state = ENDED
         raise broken(layer, "returned while its call_next was still running", "await what you started")
-    if is_cancellation(call_next.error) and await call_next.frame.turn.scope.is_cancelled():
+    if is_cancellation(call_next.error) and await call_next.frame.scope.is_cancelled():
         raise call_next.error  # type: ignore[misc]  # it is one
     if not isinstance(result, expected):
         raise _wrong(result, expected, call_next)
@@ -324,13 +310,13 @@ async def _leave(error: BaseException, call_next: CallNext) -> Any:
     layer, turn = call_next.layer, call_next.frame.turn
     error = collapse(error)
     if isinstance(error, KeyboardInterrupt):
-        turn.signal = error
-    if turn.signal is not None and not is_cancellation(error):
-        raise overruled(turn.signal, error)
+        turn.scope.signal = error
+    if turn.scope.signal is not None and not is_cancellation(error):
+        raise overruled(turn.scope.signal, error)
     if (
         isinstance(error, Exception | SystemExit)
         and is_cancellation(call_next.error)
-        and await call_next.frame.turn.scope.is_cancelled()
+        and await call_next.frame.scope.is_cancelled()
     ):
         raise call_next.error  # type: ignore[misc]  # it is one
     if call_next.came_out(error) or not isinstance(error, Exception | SystemExit):
@@ -430,7 +416,7 @@ def _observe(layer: Layer, inner: Inner, expected: type) -> Inner:
                 call_next.state = state
                 result = await _observed(call_next)
         except BaseException as error:
-            _note_failure(outer, error, frame)
+            note_failure(outer, error, frame)
             raise
         if outer is not None:
             outer.result, outer.state = result, DONE
@@ -445,13 +431,13 @@ async def _observed(call_next: CallNext) -> Any:
     forgotten = call_next.was_forgotten()
     state, call_next.state = call_next.state, ENDED
     if state == NEW or forgotten:
-        if frame.turn.signal is not None:
-            raise frame.turn.signal
+        if frame.scope.signal is not None:
+            raise frame.scope.signal
         return await call_next.inner(frame, None)
     if state == RUNNING:
         raise broken(layer, "returned while its call_next was still running", "await call_next in the observer")
     error = call_next.error
-    if is_cancellation(error) and not await frame.turn.scope.is_cancelled():
+    if is_cancellation(error) and not await frame.scope.is_cancelled():
         raise broken(layer, "cancelled the call it observes", "an observer may not limit the time of the call")
     raise error  # type: ignore[misc]  # it is one
 
@@ -539,7 +525,7 @@ def _observe_beside(layer: Layer, inner: Inner) -> Inner:
             if outcome is not None:
                 raise outcome
         except BaseException as error:
-            _note_failure(outer, error, frame)
+            note_failure(outer, error, frame)
             raise
         if outer is not None:
             outer.result, outer.state = result, DONE

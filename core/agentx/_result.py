@@ -68,13 +68,14 @@ class RunResult(Generic[Out]):
 def result_of(turn: TurnFrame) -> RunResult[Any]:
     """Return the result of a turn as it stands."""
     outcome = turn.outcome or turn.stop
-    text = turn.output.text if turn.output is not None else ""
-    status, reason, by, output = ("stopped", "the turn has not ended", None, None)
+    status, reason, by, text, output = "stopped", "the turn has not ended", None, None, None
     if outcome is not None:
         status, reason, by = outcome.status, outcome.reason or None, outcome.by or None  # type: ignore[assignment]
-        output = outcome.output if outcome.has_output else text
         if outcome.has_output:
-            status, text = "completed", output if isinstance(output, str) else text
+            status, output = "completed", outcome.output
+            text = output if isinstance(output, str) else None
+    if text is None:
+        text = turn.output.text if turn.output is not None else ""
     session = turn.session
     return RunResult(
         status,  # type: ignore[arg-type]  # one of them

@@ -33,7 +33,7 @@ from ._events import (
     TurnStart,
     kind_of,
 )
-from ._frames import AgentFrame, SessionFrame, Stop, Toolbox, TurnFrame
+from ._frames import AgentFrame, SessionFrame, Stop, TurnFrame
 from ._host import Host, TurnScope, drain, is_cancellation, spawn
 from ._loop import close_calls
 from ._messages import NO_SETTINGS, Message, ModelSettings, TextDelta, UserInput, user_message
@@ -41,6 +41,7 @@ from ._onion import annotate, collapse, compile_lifetime
 from ._result import RunResult, result_of
 from ._store import replay
 from ._streaming import Buffer, Item, as_event
+from ._toolbox import Toolbox
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -58,7 +59,7 @@ logger = logging.getLogger("agentx")
 OnBusy = Literal["raise", "wait"]
 
 
-@attrs.frozen
+@attrs.define(eq=False)
 class RunOptions:
     """What one turn may say otherwise than its agent and session."""
 
@@ -200,7 +201,8 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
         TurnAborted: a plugin aborted it.
     """
     message = user_message(text)
-    frame.check()
+    if frame.failure is not None or frame.agent.failure is not None:
+        frame.check()
     while frame.turn is not None or frame.after_running is not None:
         await _wait_until_idle(frame, options.on_busy)
     turn = _new_turn(frame, message, options)
@@ -215,12 +217,12 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
     frame.record(TurnStart, turn.index, turn.model, turn.metadata)
     error: BaseException | None = None
     try:
-        with TurnScope() as turn.scope:
+        with turn.scope:
             result = await turn.onions.turn(turn)
         if turn.scope.cancelled_caught:
             error = _interrupted(frame)
-        elif turn.signal is not None:
-            error = turn.signal
+        elif turn.scope.signal is not None:
+            error = turn.scope.signal
     except BaseException as caught:
         error = collapse(caught)
     if error is not None:
@@ -259,7 +261,7 @@ def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> Tur
         agent=agent,
         session=frame,
         onions=onions,
-        turn_id=next(agent.turn_ids),
+        turn_id=f"{agent.turn_prefix}{next(agent.turn_numbers):06x}",
         index=frame.turn_count,
         input=message,
         model=model,
@@ -269,7 +271,8 @@ def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> Tur
         limit_settings=options.limits,
         started_at=now,
         history_start=len(frame.history),
-        log_start=len(frame.log.events),
+        log_start=frame.seq,
+        scope=TurnScope(agent.new_scope()),
     )
     frame.turn_count += 1
     return turn
@@ -337,7 +340,7 @@ async def _end(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -
     cost = None if result.cost is None else str(result.cost)
     frame.record(TurnEnd, result.status, result.reason, result.by, result.usage, cost)
     try:
-        if frame.has_uncommitted:
+        if not frame.quiet:
             await frame.commit()
     finally:
         if buffer is not None:
@@ -529,7 +532,7 @@ class Session(Generic[Out]):
             frame.model = model
         if instructions is not None:
             frame.own_instructions = instructions
-            frame.refresh_prompt()
+            frame.refresh_prefix()
         if settings is not None:
             frame.settings = (frame.settings or NO_SETTINGS).merge(settings)
 

@@ -14,9 +14,11 @@ import attrs
 
 from ._events import (
     Event,
+    Events,
     HistoryReplaced,
     ModelAttempt,
     ModelEnd,
+    Note,
     SessionStart,
     StateUpdated,
     SteerInput,
@@ -37,8 +39,8 @@ class SessionLog(Protocol):
         """What was there when it was opened, and what was added since."""
 
     @property
-    def add(self) -> Callable[[Event], None]:
-        """What takes an event; it is durable after the next `commit`."""
+    def add(self) -> Callable[[Note], None]:
+        """What takes the next event, or what `event_of` makes it from; it is durable after the next `commit`."""
 
     @property
     def is_durable(self) -> bool:
@@ -79,8 +81,8 @@ class MemoryLog:
     is_durable = False
 
     def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.add = self.events.append
+        self.events = Events()
+        self.add = self.events.notes.append
 
     async def commit(self) -> None:
         """Do nothing: memory is all there is."""

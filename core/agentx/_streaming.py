@@ -159,7 +159,7 @@ def open_stream(frame: ModelFrame, attempt: int) -> PlainStream | BufferedStream
 
 async def show(frame: ModelFrame, response: ModelResponse) -> ModelResponse:
     """Stream a response that no dispatch streamed, through the transforms of the layers outside of it."""
-    if frame.session.outbox:
+    if not frame.session.quiet:
         await frame.session.deliver()
     return await open_stream(frame, frame.attempts[0]).close(response)
 

@@ -17,6 +17,7 @@ ORDER = (
     "_signature",
     "_threads",
     "_tools",
+    "_toolbox",
     "_models",
     "_hookspecs",
     "_plugin",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
@@ -15,7 +14,7 @@ import anyio
 import attrs
 
 from ._errors import AgentxError, EventLoopRunningError, HookError, PluginError
-from ._frames import AgentFrame, SessionFrame
+from ._frames import AgentFrame, SessionFrame, overrides
 from ._hookspecs import HOOKS
 from ._host import Host, drain, loop_token
 from ._loop import ask, dispatch, run_tool, steps
@@ -26,7 +25,7 @@ from ._models import Model, model_name, split_model_id
 from ._onion import Onions, compile_lifetime, compile_onion
 from ._plugin import Plugin
 from ._plugins import Overrides, Registry, Stack
-from ._result import RunResult, result_of
+from ._result import RunResult
 from ._session import Session, Stream
 from ._store import MemoryStore, Store
 from ._streaming import show
@@ -57,9 +56,6 @@ class Override:
     agent: Agent[Any, Any]
     stack: Overrides
     model: Any = None
-
-
-_overrides: ContextVar[tuple[Override, ...]] = ContextVar("agentx overrides", default=())
 
 
 class Agent(Generic[Deps, Out]):
@@ -161,10 +157,10 @@ class Agent(Generic[Deps, Out]):
 
     def _active(self) -> Override | None:
         """Return everything that overrides of this agent say in the current context, as one."""
-        found = [override for override in _overrides.get() if override.agent is self]
+        found = [override for override in overrides.get() if override.agent is self]
         if not found:
             return None
-        merged = found[0]
+        merged: Override = found[0]
         for override in found[1:]:
             model = override.model if override.model is not None else merged.model
             merged = Override(self, merged.stack.merge(override.stack), model)
@@ -190,12 +186,12 @@ class Agent(Generic[Deps, Out]):
                 command_line=self._command_line,
             )
         active = self._active()
-        overrides = active.stack if active is not None else Overrides()
-        found = self._stacks.get(overrides.key)
+        changes = active.stack if active is not None else Overrides()
+        found = self._stacks.get(changes.key)
         if found is None:
-            found = self._registry.load(overrides)
+            found = self._registry.load(changes)
             self._forget_stacks()
-            self._stacks[overrides.key] = found
+            self._stacks[changes.key] = found
         return found
 
     def _forget_stacks(self) -> None:
@@ -223,11 +219,11 @@ class Agent(Generic[Deps, Out]):
     ) -> Iterator[None]:
         """Change the agent within a `with` block, for the current context only. Required plugins stay."""
         stack = Overrides(tuple(disable), tuple([Used(item) for item in use]), dict(config or {}))
-        token = _overrides.set((*_overrides.get(), Override(self, stack, model)))
+        token = overrides.set((*overrides.get(), Override(self, stack, model)))
         try:
             yield
         finally:
-            _overrides.reset(token)
+            overrides.reset(token)
 
     @property
     def plugins(self) -> Sequence[Any]:
@@ -417,7 +413,6 @@ class _Opened:
             header=stack.header,
             ask=ask,
             show=show,
-            result_of=result_of,
             model=model,
             settings=agent.settings,
             current=self.current,
@@ -500,7 +495,7 @@ class _Opened:
     def current(self, session: SessionFrame) -> tuple[Onions, Any]:
         """Return the onions and the forced model of the current context."""
         agent = self.agent
-        override = agent._active() if _overrides.get() else None
+        override = agent._active()
         if override is None:
             return session.onions or self.frame.onions, None
         stack = agent.stack()

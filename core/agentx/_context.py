@@ -393,7 +393,7 @@ class TurnContext(SessionContext):
     @property
     def result(self) -> RunResult[Any]:
         """The turn's result as it stands: what a turn layer returns when its `call_next` did not."""
-        return cast("RunResult[Any]", self._agent.result_of(self._turn))
+        return self._turn.result()
 
     @property
     def turn_id(self) -> str:

@@ -9,6 +9,7 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from decimal import Decimal
 from time import time as now
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from ._events import Event, LimitWarning, SessionStart, ToolsChanged, delta_even
 from ._host import TurnScope, start_task
 from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
 from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec, Usage
+from ._result import RunResult
 from ._toolbox import Toolbox
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class Stop:
     has_output: bool = False
 
 
-Prefix = tuple[int, str, tuple[ToolSpec, ...]]
+Prefix = tuple[int, str, tuple[ToolSpec, ...], Mapping[str, "Tool"]]
 """What every request of a session begins with: its version, the instructions and the tools."""
 
 
@@ -55,7 +57,7 @@ def _prefix(version: int, own: str, sections: Sequence[tuple[str, str]], toolbox
     deferred = toolbox.deferred()
     more = [f"More tools can be loaded: {', '.join(deferred)}"] if deferred else []
     prompt = "\n\n".join([text for text in [own, *[text for _, text in ordered], *more] if text])
-    return version, prompt, toolbox.specs()
+    return version, prompt, toolbox.specs(), toolbox.tools()
 
 
 def _merged(own: list[Line], above: list[Line]) -> list[Line]:
@@ -67,6 +69,10 @@ def _merged(own: list[Line], above: list[Line]) -> list[Line]:
         if mine is None or (most is not None and (mine.limit.maximum is None or most < mine.limit.maximum)):
             found[id(line.account)] = line
     return list(found.values())
+
+
+overrides: ContextVar[tuple[Any, ...]] = ContextVar("agentx overrides", default=())
+"""What `Agent.override` laid over agents in the current context."""
 
 
 class _Level:
@@ -106,7 +112,6 @@ class AgentFrame(_Level):
     """`call_model`, of the loop."""
     show: Callable[..., Awaitable[Any]]
     """Streams a response that no dispatch streamed, of the loop."""
-    result_of: Callable[[TurnFrame], Any]
     model: Any
     settings: ModelSettings
     current: Callable[[SessionFrame], tuple[Onions, Any]]
@@ -528,6 +533,36 @@ class TurnFrame(_Level):
         limit, account = line.limit, line.account
         used, most = str(account.used), str(limit.maximum)
         self.session.record(LimitWarning, limit.key, limit.scope, used, most, line.owner)
+
+    def result(self) -> RunResult[Any]:
+        """Return the result of the turn as it stands."""
+        outcome = self.outcome or self.stop
+        status, reason, by, text, output = "stopped", "the turn has not ended", None, None, None
+        if outcome is not None:
+            status, reason, by = outcome.status, outcome.reason or None, outcome.by or None  # type: ignore[assignment]
+            if outcome.has_output:
+                status, output = "completed", outcome.output
+                text = output if isinstance(output, str) else None
+        if text is None:
+            text = self.output.text if self.output is not None else ""
+        session, cost = self.session, self.cost()
+        return RunResult(
+            status,  # type: ignore[arg-type]  # one of them
+            reason,
+            by,
+            text,
+            tuple(session.history[self.history_start :]),
+            self.totals.usage,
+            cost,
+            session.id,
+            self.turn_id,
+            (),
+            text if output is None else output,
+        )
+
+    def counts(self, key: str) -> bool:
+        """Whether a limit on `key` holds for this turn."""
+        return any(line.limit.key == key and line.limit.maximum is not None for line in self.lines())
 
     def cost(self) -> Decimal | None:
         """US dollars of this turn; `None` unless something counts them, or if a price is unknown."""

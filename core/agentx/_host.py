@@ -72,18 +72,17 @@ def is_cancellation(error: BaseException | None) -> bool:
     return trio is not None and isinstance(error, trio.Cancelled)
 
 
+@attrs.define(eq=False, repr=False)
 class TurnScope:
     """What cancels a running turn from outside, and knows whether its task is being cancelled."""
 
-    __slots__ = ("_before", "_scope", "_task", "signal")
-
-    def __init__(self, scope: anyio.CancelScope) -> None:
-        self._scope = scope
-        self.signal: Signal | None = None
-        """Why the turn is over; layers that return or raise otherwise are overruled by it."""
+    _scope: anyio.CancelScope
+    signal: Signal | None = None
+    """Why the turn is over; layers that return or raise otherwise are overruled by it."""
+    _task: Any = None
+    _before: int = 0
 
     def __enter__(self) -> TurnScope:
-        self._task, self._before = None, 0
         if "trio" not in sys.modules or not in_trio():
             import asyncio
 

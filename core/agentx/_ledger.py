@@ -21,14 +21,17 @@ Measure = Callable[[ModelRequest, Usage], Amount | None]
 """What a request did use; `None` when that is unknown."""
 
 
+@attrs.define(eq=False, repr=False)
 class Totals:
     """Usage added up, in place because it happens on every call."""
 
-    __slots__ = ("cache_read", "cache_write", "estimated", "input", "output", "reasoning", "requests")
-
-    def __init__(self) -> None:
-        self.input = self.output = self.cache_read = self.cache_write = self.reasoning = self.requests = 0
-        self.estimated = False
+    input: int = 0
+    output: int = 0
+    cache_read: int = 0
+    cache_write: int = 0
+    reasoning: int = 0
+    requests: int = 0
+    estimated: bool = False
 
     def add(self, usage: Usage | None) -> None:
         """Add one attempt; `None` is an attempt whose usage nobody reported."""
@@ -104,7 +107,7 @@ AccountKey = tuple[str, str, str, str]
 Accounts = MutableMapping[AccountKey, Account]
 
 
-@attrs.frozen(eq=False, repr=False)
+@attrs.define(eq=False, repr=False)
 class Line:
     """A limit in force, who registered it, and its account."""
 

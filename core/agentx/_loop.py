@@ -18,6 +18,7 @@ from ._codec import clean_text, encode
 from ._context import ToolContext
 from ._errors import (
     AbortSignal,
+    BadResponseError,
     CodecError,
     ContextWindowError,
     HookError,
@@ -52,15 +53,15 @@ from ._messages import (
     ToolResult,
     Usage,
 )
-from ._models import check_response
+from ._models import model_name
 from ._onion import DONE, CallNext, annotate, collapse, compile_onion, note_failure
 from ._parallel import run_all
-from ._result import RunResult, result_of
+from ._result import RunResult
 from ._streaming import UNHEARD, open_stream
 from ._tools import Tool
 
 BACKSTOP = 1000
-"""Model calls of one turn; a net below the limits that users set."""
+"""Model calls of one turn; a net for turns that no limit on `requests` holds for."""
 SEND_BACKS = 5
 PARALLEL = 32
 """Tool calls of one step that run at once."""
@@ -85,11 +86,11 @@ async def steps(turn: TurnFrame, outer: CallNext | None = None) -> RunResult[Any
                 turn.outcome = turn.stop
             elif turn.stop is not None:
                 turn.outcome = await stopped(turn)
-            elif turn.calls >= BACKSTOP:
+            elif turn.calls >= BACKSTOP and not turn.counts("requests"):
                 turn.outcome = Stop("limit", f"{BACKSTOP} model calls in one turn", "core")
             else:
                 await step(turn)
-        result = result_of(turn)
+        result = turn.result()
     except BaseException as error:
         note_failure(outer, error, turn)
         raise
@@ -152,7 +153,7 @@ def take_feedback(turn: TurnFrame) -> bool:
     if turn.send_backs > SEND_BACKS:
         turn.stop = turn.stop or Stop("stopped", f"the answer was sent back {SEND_BACKS} times: {feedback}", by)
         return False
-    message = Message("user", (TextPart(clean_text(feedback)),))
+    message = Message("user", (TextPart(_clean(feedback)),))
     turn.session.history.append(turn.session.record(SteerInput, message)[0])
     return True
 
@@ -187,9 +188,9 @@ async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -
     """Make one model call of the turn, through the model onion, and commit the response."""
     session, index = turn.session, turn.calls
     turn.calls += 1
-    _, prompt, specs = session.prefix()
+    _, prompt, specs, _ = session.prefix()
     tools = specs if tools is None else tools
-    request = ModelRequest(turn.model, Messages(session.history), prompt, tools, turn.settings)
+    request = ModelRequest(turn.model, Messages(session.history, len(session.history)), prompt, tools, turn.settings)
     frame = ModelFrame(turn, turn.scope, request, index, [0], turn.sink)
     session.record(ModelStart, request.model, index)
     if not session.quiet:
@@ -214,6 +215,10 @@ async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -
     return response, parsed
 
 
+def _clean(text: str) -> str:
+    return text if text.isascii() and "\0" not in text else clean_text(text)
+
+
 def whole(response: ModelResponse, index: int) -> tuple[ModelResponse, Parsed]:
     """Return a response as it may enter the history: valid text, distinct call ids, arguments that are objects."""
     parsed: Parsed = []
@@ -223,10 +228,9 @@ def whole(response: ModelResponse, index: int) -> tuple[ModelResponse, Parsed]:
     for part in response.parts:
         fixed = part
         if isinstance(part, TextPart):
-            text = part.text
-            if "\0" in text or not text.isascii():
-                text = clean_text(text)
-                fixed = part if text is part.text else TextPart(text)
+            text = _clean(part.text)
+            if text is not part.text:
+                fixed = TextPart(text)
         elif isinstance(part, ToolCall):
             fixed, args, problem = _parse_call(part, seen, index)
             parsed.append((attrs.evolve(fixed, arguments=part.arguments) if problem else fixed, args, problem))
@@ -238,15 +242,15 @@ def whole(response: ModelResponse, index: int) -> tuple[ModelResponse, Parsed]:
 
 def _parse_call(call: ToolCall, seen: set[str], index: int) -> tuple[ToolCall, dict[str, Any] | None, str]:
     """Return a call as every provider takes it back: a valid name, an id of its own, an object as arguments."""
-    call_id = clean_text(str(call.id or ""))
+    call_id = _clean(str(call.id or ""))
     if not call_id or call_id in seen:
         call_id = f"{call_id or 'call'}_{index}_{len(seen)}"
     given = _as_text(call.arguments)
     args, problem = parse_arguments(given)
-    text = clean_text(given) if args and not problem else "{}"
+    text = _clean(given) if args and not problem else "{}"
     name = call.name
     if not _NAME.fullmatch(name):
-        args, problem, text = None, f"{NO_TOOL} {clean_text(name)[:64]!r} here", "{}"
+        args, problem, text = None, f"{NO_TOOL} {_clean(name)[:64]!r} here", "{}"
         name = re.sub(r"[^a-zA-Z0-9_-]", "_", name)[:64] or "unnamed"
     if call_id != call.id or text != call.arguments or name != call.name:
         call = attrs.evolve(call, id=call_id, name=name, arguments=text)
@@ -278,15 +282,15 @@ def parse_arguments(text: str) -> tuple[dict[str, Any] | None, str]:
         if text.strip() == "":
             return {}, ""
         try:
-            value = json.loads(clean_text(text), parse_constant=_no_constant)
+            value = json.loads(_clean(text), parse_constant=_no_constant)
         except Exception:
-            return None, f"the arguments are not valid JSON ({error}): {clean_text(text)[:EXCERPT]}"
+            return None, f"the arguments are not valid JSON ({error}): {_clean(text)[:EXCERPT]}"
     if isinstance(value, dict):
         return value, ""
     if value is None:
         return {}, ""
     kind = {list: "a list", str: "a string", bool: "a boolean"}.get(type(value), "a number")
-    return None, f"the arguments are {kind}, not an object: {clean_text(text)[:EXCERPT]}"
+    return None, f"the arguments are {kind}, not an object: {_clean(text)[:EXCERPT]}"
 
 
 def _no_constant(name: str) -> Any:
@@ -303,10 +307,10 @@ async def dispatch(frame: ModelFrame, outer: CallNext | None = None) -> ModelRes
         if model is None:
             model = turn.agent.resolve(request.model)
         holds = _hold(frame)
-        stream = open_stream(frame, frame.attempts[0])
+        stream = UNHEARD if frame.sink is None and not frame.transforms else open_stream(frame, frame.attempts[0])
         if not turn.session.quiet:
             await turn.session.deliver()
-        response = await model.respond(request, stream.emit)
+        response: ModelResponse = await model.respond(request, stream.emit)
         check_response(response, model)
         usage, cost = response.usage, response.cost
     except BaseException as error:
@@ -333,7 +337,8 @@ def _hold(frame: ModelFrame) -> Holds:
     turn, request = frame.turn, frame.request
     if turn.stop is not None:
         raise turn.halt()
-    holds = reserve(turn.model_lines(), request, is_last_answer=turn.answering)
+    lines = turn.model_lines()
+    holds = reserve(lines, request, is_last_answer=turn.answering) if lines else []
     if isinstance(holds, Refusal):
         turn.limit = holds.line.limit
         turn.at_limit(holds.reason, holds.line.owner)
@@ -346,7 +351,8 @@ def _hold(frame: ModelFrame) -> Holds:
 def _book(frame: ModelFrame, holds: Holds, usage: Usage | None, failed: str | None, cost: Any) -> None:
     """Settle what a dispatch used."""
     turn, model = frame.turn, frame.request.model
-    settle(holds, frame.request, usage, turn.warn, cost)
+    if holds:
+        settle(holds, frame.request, usage, turn.warn, cost)
     turn.totals.add(usage)
     attempt = (model, frame.call_index, frame.attempts[0], usage, failed)
     turn.session.record(ModelAttempt, *attempt, frame.asked_by, cost)
@@ -371,6 +377,31 @@ def _book_above(turn: TurnFrame, attempt: tuple[Any, ...], cost: Any) -> None:
         turn = turn.session.parent
         turn.totals.add(usage)
         turn.session.record(ModelAttempt, *attempt, f"sub-agent {by}", cost)
+
+
+def check_response(response: Any, model: Any) -> None:
+    """Refuse what is no response.
+
+    Raises:
+        BadResponseError: naming the model and what it returned.
+    """
+    if type(response) is not ModelResponse and not isinstance(response, ModelResponse):
+        raise BadResponseError(f"model {model_name(model)} returned {type(response).__name__}, not a ModelResponse")
+    if not isinstance(response.parts, tuple):
+        kind = type(response.parts).__name__
+        raise BadResponseError(f"model {model_name(model)} returned a response whose parts are a {kind}, not a tuple")
+    if response.usage is not None and not isinstance(response.usage, Usage):
+        kind = type(response.usage).__name__
+        raise BadResponseError(f"model {model_name(model)} returned a response whose usage is a {kind}, not a Usage")
+    for part in response.parts:
+        if not isinstance(part, Part):
+            raise BadResponseError(f"model {model_name(model)} returned a part of type {type(part).__name__}")
+        if isinstance(part, ToolResult):
+            raise BadResponseError(f"model {model_name(model)} returned a tool result, which only tools may")
+        if isinstance(part, TextPart) and not isinstance(part.text, str):
+            raise BadResponseError(f"model {model_name(model)} returned text of type {type(part.text).__name__}")
+        if isinstance(part, ToolCall) and not isinstance(part.name, str):
+            raise BadResponseError(f"model {model_name(model)} returned a call of {part.name!r}")
 
 
 async def ask(
@@ -426,12 +457,12 @@ async def run_tools(turn: TurnFrame, parsed: Parsed) -> None:
     """Run the calls of a response; each gets exactly one result, in one message, whatever happens."""
     session = turn.session
     for call, _, problem in parsed:
-        text = call.arguments if not problem else clean_text(_as_text(call.arguments))[:EXCERPT]
+        text = call.arguments if not problem else _clean(_as_text(call.arguments))[:EXCERPT]
         session.record(ToolCallEvent, call.id, call.name, text)
     if not session.quiet:
         await session.deliver()
     try:
-        tools = session.toolbox.tools()
+        tools = session.prefix()[3]
         if len(parsed) == 1:
             await run_call(turn, tools, 0, *parsed[0])
         else:
@@ -594,7 +625,7 @@ def _tool_entry(tool: Tool) -> Any:
 
 
 def _result(call: ToolCall, status: Any, text: str) -> ToolResult:
-    return ToolResult(call.id, call.name, (TextPart(clean_text(text)),), status)
+    return ToolResult(call.id, call.name, (TextPart(_clean(text)),), status)
 
 
 def _settle_call(turn: TurnFrame, call: ToolCall, result: ToolResult) -> None:
@@ -645,9 +676,7 @@ def _describe(error: BaseException) -> str:
 def _cleaned(message: Message) -> Message:
     """Return a message whose text every store can hold."""
     for part in message.parts:
-        if not isinstance(part, TextPart) or (part.text.isascii() and "\0" not in part.text):
-            continue
-        if clean_text(part.text) is not part.text:
-            parts = [TextPart(clean_text(p.text)) if isinstance(p, TextPart) else p for p in message.parts]
+        if isinstance(part, TextPart) and _clean(part.text) is not part.text:
+            parts = [TextPart(_clean(p.text)) if isinstance(p, TextPart) else p for p in message.parts]
             return Message("user", tuple(parts))
     return message

@@ -168,18 +168,16 @@ def user_message(value: UserInput) -> Message:
     return Message("user", parts)
 
 
+@attrs.define(eq=False, repr=False)
 class Messages(Sequence[Message]):
     """An immutable view of a history that only grows: the first `stop` of `base`, then `tail`.
 
     It is made in constant time, so that no step copies the history.
     """
 
-    __slots__ = ("_base", "_stop", "_tail")
-
-    def __init__(self, base: Sequence[Message], stop: int | None = None, tail: tuple[Message, ...] = ()) -> None:
-        self._base = base
-        self._stop = len(base) if stop is None else stop
-        self._tail = tail
+    _base: Sequence[Message]
+    _stop: int = attrs.Factory(lambda self: len(self._base), takes_self=True)
+    _tail: tuple[Message, ...] = ()
 
     def __len__(self) -> int:
         return self._stop + len(self._tail)

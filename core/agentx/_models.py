@@ -8,8 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
-from ._errors import BadResponseError
-from ._messages import Delta, ModelRequest, ModelResponse, Part, TextPart, ToolCall, ToolResult, Usage
+from ._messages import Delta, ModelRequest, ModelResponse
 
 Emit = Callable[[Delta], Awaitable[None]]
 """Gives one delta to whoever listens; waits while the listener is behind."""
@@ -77,28 +76,3 @@ def split_model_id(model_id: str) -> tuple[str, str]:
 
 def model_name(model: Model | Any) -> str:
     return getattr(model, "name", None) or type(model).__name__
-
-
-def check_response(response: Any, model: Any) -> None:
-    """Refuse what is no response.
-
-    Raises:
-        BadResponseError: naming the model and what it returned.
-    """
-    if type(response) is not ModelResponse and not isinstance(response, ModelResponse):
-        raise BadResponseError(f"model {model_name(model)} returned {type(response).__name__}, not a ModelResponse")
-    if not isinstance(response.parts, tuple):
-        kind = type(response.parts).__name__
-        raise BadResponseError(f"model {model_name(model)} returned a response whose parts are a {kind}, not a tuple")
-    if response.usage is not None and not isinstance(response.usage, Usage):
-        kind = type(response.usage).__name__
-        raise BadResponseError(f"model {model_name(model)} returned a response whose usage is a {kind}, not a Usage")
-    for part in response.parts:
-        if not isinstance(part, Part):
-            raise BadResponseError(f"model {model_name(model)} returned a part of type {type(part).__name__}")
-        if isinstance(part, ToolResult):
-            raise BadResponseError(f"model {model_name(model)} returned a tool result, which only tools may")
-        if isinstance(part, TextPart) and not isinstance(part.text, str):
-            raise BadResponseError(f"model {model_name(model)} returned text of type {type(part.text).__name__}")
-        if isinstance(part, ToolCall) and not isinstance(part.name, str):
-            raise BadResponseError(f"model {model_name(model)} returned a call of {part.name!r}")

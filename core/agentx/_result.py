@@ -13,8 +13,6 @@ from ._messages import Message, Usage
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from ._frames import TurnFrame
-
     Out = TypeVar("Out", default=str)
 else:
     from typing import TypeVar
@@ -63,30 +61,3 @@ class RunResult(Generic[Out]):
                 reason=self.reason or "",
             )
         return cast(Out, self._output)
-
-
-def result_of(turn: TurnFrame) -> RunResult[Any]:
-    """Return the result of a turn as it stands."""
-    outcome = turn.outcome or turn.stop
-    status, reason, by, text, output = "stopped", "the turn has not ended", None, None, None
-    if outcome is not None:
-        status, reason, by = outcome.status, outcome.reason or None, outcome.by or None  # type: ignore[assignment]
-        if outcome.has_output:
-            status, output = "completed", outcome.output
-            text = output if isinstance(output, str) else None
-    if text is None:
-        text = turn.output.text if turn.output is not None else ""
-    session = turn.session
-    return RunResult(
-        status,  # type: ignore[arg-type]  # one of them
-        reason,
-        by,
-        text,
-        tuple(session.history[turn.history_start :]),
-        turn.totals.usage,
-        turn.cost(),
-        session.id,
-        turn.turn_id,
-        (),
-        output,
-    )

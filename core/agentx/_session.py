@@ -33,12 +33,12 @@ from ._events import (
     TurnStart,
     kind_of,
 )
-from ._frames import AgentFrame, SessionFrame, Stop, TurnFrame
+from ._frames import AgentFrame, SessionFrame, Stop, TurnFrame, overrides
 from ._host import Host, TurnScope, drain, is_cancellation, spawn
 from ._loop import close_calls
 from ._messages import NO_SETTINGS, Message, ModelSettings, TextDelta, UserInput, user_message
 from ._onion import annotate, collapse, compile_lifetime
-from ._result import RunResult, result_of
+from ._result import RunResult
 from ._store import replay
 from ._streaming import Buffer, Item, as_event
 from ._toolbox import Toolbox
@@ -229,7 +229,12 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
         await _end_badly(turn, error, buffer)
         return frame.last_result
     frame.last_result = result = _final(turn, result)
-    await _end(turn, result, buffer)
+    _note_end(turn, result)
+    try:
+        if not frame.quiet:
+            await frame.commit()
+    finally:
+        _let_next_in(turn, result, buffer)
     return result
 
 
@@ -247,7 +252,7 @@ async def _wait_until_idle(frame: SessionFrame, on_busy: str) -> None:
 
 def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> TurnFrame:
     agent = frame.agent
-    onions, forced = agent.current(frame)
+    onions, forced = agent.current(frame) if overrides.get() else (frame.onions or agent.onions, None)
     if options.limits and not any(layer.plugin.startswith("guard.limits") for layer in onions.layers["turn"]):
         raise ConfigError("run(limits=…) needs the plugin guard.limits, which is not active")
     model = options.model or forced or frame.model or agent.model
@@ -282,7 +287,7 @@ def _final(turn: TurnFrame, result: RunResult[Any]) -> RunResult[Any]:
     """Return the layers' result; what was counted since the core returned is in it."""
     if turn.stop is not None and turn.outcome is None:
         turn.outcome = turn.stop
-        return result_of(turn)
+        return turn.result()
     return result
 
 
@@ -301,7 +306,7 @@ async def _end_badly(turn: TurnFrame, error: BaseException, buffer: Buffer | Non
     if isinstance(error, StopSignal):
         close_calls(turn, error)
         turn.outcome = turn.stop or Stop("stopped", error.reason, error.by)
-        frame.last_result = result_of(turn)
+        frame.last_result = turn.result()
         await _end(turn, frame.last_result, buffer)
         return
     stop = _stop_of(error)
@@ -310,7 +315,7 @@ async def _end_badly(turn: TurnFrame, error: BaseException, buffer: Buffer | Non
     if stop.status == "failed":
         annotate(error, "turn", turn, turn.onions.layers["turn"])
         frame.record(ErrorEvent, "turn", type(error).__name__, str(error), stop.by or None)
-    frame.last_result = result = result_of(turn)
+    frame.last_result = result = turn.result()
     with anyio.CancelScope(shield=True):
         await _end(turn, result, buffer)
     if isinstance(error, AbortSignal):
@@ -334,25 +339,32 @@ def _stop_of(error: BaseException) -> Stop:
 
 async def _end(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -> None:
     """Write `turn.end`, commit, and let the next turn in."""
-    frame = turn.session
+    _note_end(turn, result)
+    try:
+        await turn.session.commit()
+    finally:
+        _let_next_in(turn, result, buffer)
+
+
+def _note_end(turn: TurnFrame, result: RunResult[Any]) -> None:
     for undo in turn.undo or ():
         undo()
     cost = None if result.cost is None else str(result.cost)
-    frame.record(TurnEnd, result.status, result.reason, result.by, result.usage, cost)
-    try:
-        if not frame.quiet:
-            await frame.commit()
-    finally:
-        if buffer is not None:
-            frame.unlisten(buffer.put)
-        frame.totals.add(result.usage)
-        frame.agent.totals.add(result.usage)
-        frame.turn = None
-        if frame.after:
-            _run_after(frame)
-        if frame.idle is not None:
-            frame.idle.set()
-            frame.idle = None
+    turn.session.record(TurnEnd, result.status, result.reason, result.by, result.usage, cost)
+
+
+def _let_next_in(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -> None:
+    frame = turn.session
+    if buffer is not None:
+        frame.unlisten(buffer.put)
+    frame.totals.add(result.usage)
+    frame.agent.totals.add(result.usage)
+    frame.turn = None
+    if frame.after:
+        _run_after(frame)
+    if frame.idle is not None:
+        frame.idle.set()
+        frame.idle = None
 
 
 def _run_after(frame: SessionFrame) -> None:

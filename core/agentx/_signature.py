@@ -24,6 +24,8 @@ from ._codec import JSON, to_plain
 from ._errors import CodecError, ToolError, ToolSchemaError
 
 Arguments: TypeAlias = dict[str, Any]
+Decode: TypeAlias = Callable[[str], Any]
+"""Takes JSON text; returns the arguments by name, or as a msgspec struct."""
 
 _SECTION = re.compile(
     r"^\s*((Args|Arguments|Parameters|Params|Returns|Raises)\s*:?\s*$|:(param|returns?|raises)\b)", re.MULTILINE
@@ -36,7 +38,7 @@ class Signature:
 
     description: str
     schema: dict[str, Any]
-    decode: Callable[[str], Arguments]
+    decode: Decode
     context_parameter: str | None
     """The parameter that receives the `ToolContext`."""
     is_method: bool
@@ -210,9 +212,7 @@ def _local_names(function: Any, frame: FrameType | None) -> dict[str, Any]:
     return names
 
 
-def _schema_and_decoder(
-    parameters: list[_Parameter], where: str, strict: bool
-) -> tuple[dict[str, Any], Callable[[str], Arguments]]:
+def _schema_and_decoder(parameters: list[_Parameter], where: str, strict: bool) -> tuple[dict[str, Any], Decode]:
     if any(_needs_pydantic(parameter.annotation) for parameter in parameters):
         return _with_pydantic(parameters, where)
     try:
@@ -246,7 +246,7 @@ _ALTERNATIVES = (
 )
 
 
-def _with_msgspec(parameters: list[_Parameter], strict: bool) -> tuple[dict[str, Any], Callable[[str], Arguments]]:
+def _with_msgspec(parameters: list[_Parameter], strict: bool) -> tuple[dict[str, Any], Decode]:
     fields: list[Any] = []
     defaults: dict[str, JSON] = {}
     absent = False
@@ -275,7 +275,7 @@ def _with_msgspec(parameters: list[_Parameter], strict: bool) -> tuple[dict[str,
     if absent:
         unset = msgspec.UNSET
         return schema, lambda text: {key: value for key, value in asdict(read(text)).items() if value is not unset}
-    return schema, lambda text: asdict(read(text))
+    return schema, read
 
 
 def _default(value: Any) -> Any:
@@ -322,7 +322,7 @@ def _needs_pydantic(annotation: Any) -> bool:
     )
 
 
-def _with_pydantic(parameters: list[_Parameter], where: str) -> tuple[dict[str, Any], Callable[[str], Arguments]]:
+def _with_pydantic(parameters: list[_Parameter], where: str) -> tuple[dict[str, Any], Decode]:
     import pydantic
     from typing_extensions import TypedDict  # pydantic's; it refuses typing's before Python 3.12
 

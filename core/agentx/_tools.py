@@ -15,11 +15,12 @@ from typing import Any, TypeAlias, TypedDict, Unpack, cast, overload
 import anyio
 import attrs
 import msgspec
+from msgspec.structs import asdict
 
 from ._codec import JSON, clean_text, encode, to_plain
 from ._errors import CodecError, ToolError, ToolFailed
 from ._messages import Part, TextPart, ToolResult, ToolSpec
-from ._signature import Arguments, context_parameter, is_async, read_signature, where, written
+from ._signature import Arguments, Decode, context_parameter, is_async, read_signature, where, written
 from ._threads import ToolThreads as ToolThreads
 from ._threads import clip, failed
 
@@ -61,7 +62,7 @@ class Tool:
     spec: ToolSpec = attrs.field(init=False, eq=False, repr=False)
     """The tool as a model sees it."""
     _is_async: bool = attrs.field(eq=False, repr=False)
-    _decode: Callable[[str], Arguments] = attrs.field(eq=False, repr=False)
+    _decode: Decode = attrs.field(eq=False, repr=False)
 
     def __attrs_post_init__(self) -> None:
         _check_name(self.name, self.function)
@@ -115,11 +116,12 @@ class Tool:
             ToolFailed: with reason `arguments` and a message for the model.
         """
         try:
-            return self._decode(arguments)
+            value = self._decode(arguments)
         except Exception as error:
-            return self._decode_leniently(arguments, error)
+            value = self._decode_leniently(arguments, error)
+        return value if type(value) is dict else asdict(value)
 
-    def _decode_leniently(self, arguments: str, error: Exception) -> Arguments:
+    def _decode_leniently(self, arguments: str, error: Exception) -> Any:
         try:
             if arguments.strip() in ("", "null"):
                 return self._decode("{}")
@@ -136,7 +138,8 @@ class Tool:
             ToolFailed: with reason `arguments`.
         """
         try:
-            return self._decode(encode(args).decode())
+            value = self._decode(encode(args).decode())
+            return value if type(value) is dict else asdict(value)
         except Exception as error:
             raise self._bad_arguments(error, repr(dict(args))) from error
 
@@ -220,7 +223,7 @@ def to_parts(value: Any) -> tuple[Part, ...]:
         ToolFailed: for a `ToolResult`, and for a value that cannot become JSON.
     """
     if isinstance(value, str):
-        return (TextPart(clean_text(value)),)
+        return (TextPart(value if value.isascii() and "\0" not in value else clean_text(value)),)
     if value is None:
         return (TextPart(""),)
     if isinstance(value, Part):

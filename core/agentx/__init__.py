@@ -333,9 +333,6 @@ if TYPE_CHECKING:
     from ._session import (
         Session as Session,
     )
-    from ._session import (
-        Stream as Stream,
-    )
     from ._store import (
         MemoryStore as MemoryStore,
     )
@@ -344,6 +341,9 @@ if TYPE_CHECKING:
     )
     from ._store import (
         Store as Store,
+    )
+    from ._stream import (
+        Stream as Stream,
     )
     from ._tools import (
         Tool as Tool,
@@ -477,10 +477,8 @@ _WHERE = {
         "state_field",
     ),
     "_result": ("RunResult",),
-    "_session": (
-        "Session",
-        "Stream",
-    ),
+    "_session": ("Session",),
+    "_stream": ("Stream",),
     "_store": (
         "MemoryStore",
         "SessionLog",

@@ -26,8 +26,9 @@ from ._onion import Onions, compile_lifetime, compile_onion
 from ._plugin import Plugin
 from ._plugins import Overrides, Registry, Stack
 from ._result import RunResult
-from ._session import Session, Stream
+from ._session import Session, close_session
 from ._store import MemoryStore, Store
+from ._stream import Stream
 from ._streaming import show
 from ._toolbox import Toolbox
 from ._tools import Tool, ToolThreads, tool
@@ -305,6 +306,7 @@ class Agent(Generic[Deps, Out]):
         user: str | None = None,
         deps: Deps | None = None,
         history: Sequence[Message] | None = None,
+        idle_timeout: float = 0.0,
     ) -> Session[Out]:
         """Return a handle of a session, a new one or one that the store knows.
 
@@ -313,8 +315,10 @@ class Agent(Generic[Deps, Out]):
             user: who it belongs to; nobody else gets at it.
             deps: what tools and layers see as `ctx.deps`.
             history: what a new session begins with, for applications that keep histories themselves.
+            idle_timeout: seconds for which the session's layers stay open after its last handle, as long as the agent
+                is open, so that the next handle need not open them again.
         """
-        return Session(self, id, user, deps, history)
+        return Session(self, id, user, deps, history, idle_timeout=idle_timeout)
 
     async def run(self, input: UserInput, **options: Any) -> RunResult[Out]:
         """Run one turn in a session of its own, which a memory store forgets. Takes what `Session.run` takes."""
@@ -452,6 +456,10 @@ class _Opened:
             return None
         frame = self.frame
         try:
+            for session in [session for session in frame.sessions.values() if session.handles == 0]:
+                await close_session(session, None)
+            for closed in list(frame.opening.values()):
+                await closed.wait()
             error = await frame.host.close(body_error) if frame.host is not None else None
             await drain(frame)
             with anyio.CancelScope(shield=True):

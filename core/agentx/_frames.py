@@ -232,6 +232,8 @@ class SessionFrame(_Level):
     closing: str | None = None
     host: Any = None
     handles: int = 0
+    reopened: anyio.Event | None = None
+    """Set when a session that waits for its next handle gets one."""
     ephemeral: bool = False
     public: Any = None
     after: list[tuple[str, Callable[[], Awaitable[None]]]] | None = None

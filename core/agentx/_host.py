@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -24,6 +25,8 @@ logger = logging.getLogger("agentx")
 CLOSE_SECONDS = 30.0
 """How long a level may take to close before its host is cancelled."""
 Signal = TurnSignal | KeyboardInterrupt
+running: ContextVar[Any] = ContextVar("agentx running turn", default=None)
+"""The turn that the current code is part of; background work is part of none."""
 _strong: set[Any] = set()
 """asyncio keeps only weak references to tasks."""
 
@@ -232,6 +235,7 @@ class Background:
     scope: anyio.CancelScope = attrs.Factory(anyio.CancelScope)
 
     async def run(self) -> None:
+        running.set(None)
         try:
             with self.scope:
                 await self.fn()

@@ -1,47 +1,26 @@
-"""One conversation; `run` is one turn."""
+"""One conversation: opening and closing it, and what an application does with it."""
 
 from __future__ import annotations
 
 import logging
 import os
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic
 
 import anyio
-import attrs
 
-from ._errors import (
-    AbortSignal,
-    ConfigError,
-    HookError,
-    SessionAccessError,
-    SessionBusyError,
-    SessionClosedError,
-    StopSignal,
-    TurnAborted,
-)
-from ._events import (
-    ErrorEvent,
-    Event,
-    SessionEnd,
-    SessionStart,
-    SubAgentEvent,
-    TextDeltaEvent,
-    TurnEnd,
-    TurnStart,
-    kind_of,
-)
-from ._frames import AgentFrame, SessionFrame, Stop, TurnFrame, overrides
-from ._host import Host, TurnScope, drain, is_cancellation, spawn
-from ._loop import close_calls
-from ._messages import NO_SETTINGS, Message, ModelSettings, TextDelta, UserInput, user_message
-from ._onion import annotate, collapse, compile_lifetime
+from ._errors import SessionAccessError, SessionBusyError, SessionClosedError
+from ._events import Event, SessionEnd, SessionStart, kind_of
+from ._frames import AgentFrame, SessionFrame, TurnFrame
+from ._host import Host, drain, start_task
+from ._messages import NO_SETTINGS, Message, ModelSettings, UserInput
+from ._onion import compile_lifetime
 from ._result import RunResult
 from ._store import replay
-from ._streaming import Buffer, Item, as_event
+from ._stream import Stream
 from ._toolbox import Toolbox
+from ._turn import OnBusy, RunOptions, run_turn
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -56,19 +35,6 @@ else:
     Out = TypeVar("Out")
 
 logger = logging.getLogger("agentx")
-OnBusy = Literal["raise", "wait"]
-
-
-@attrs.define(eq=False)
-class RunOptions:
-    """What one turn may say otherwise than its agent and session."""
-
-    deps: Any = None
-    model: Any = None
-    limits: Mapping[str, Any] | None = None
-    settings: ModelSettings | None = None
-    metadata: Mapping[str, Any] | None = None
-    on_busy: OnBusy = "raise"
 
 
 async def open_session(
@@ -90,7 +56,12 @@ async def open_session(
     frame = agent.sessions.get(session_id)
     if frame is not None:
         _check_user(frame.user, user, session_id)
+        _check_seed(seed, session_id)
+        if frame.handles == 0:
+            frame.deps, frame.public = deps, public
         frame.handles += 1
+        if frame.reopened is not None:
+            frame.reopened.set()
         return frame
     agent.opening[session_id] = opened = anyio.Event()
     try:
@@ -115,6 +86,11 @@ def _check_user(owner: str | None, user: str | None, session_id: str) -> None:
         raise SessionAccessError(f"there is no session {session_id!r} for this user")
 
 
+def _check_seed(seed: Sequence[Message] | None, session_id: str) -> None:
+    if seed is not None:
+        raise SessionAccessError(f"session {session_id!r} has a history already; history= is for a new one")
+
+
 async def _load(
     agent: AgentFrame, session_id: str, user: str | None, seed: Sequence[Message] | None, parent: TurnFrame | None
 ) -> SessionFrame:
@@ -123,8 +99,7 @@ async def _load(
     if log.events:
         try:
             _check_user(past.user, user, session_id)
-            if seed is not None:
-                raise SessionAccessError(f"session {session_id!r} has a history already; history= is for a new one")
+            _check_seed(seed, session_id)
         except SessionAccessError:
             await log.close()
             raise
@@ -166,13 +141,42 @@ async def _enter(frame: SessionFrame) -> None:
             raise
 
 
-async def close_session(frame: SessionFrame, body_error: BaseException | None) -> BaseException | None:
-    """Give one handle back; the last one closes the session. Returns what went wrong while closing."""
+async def give_back(frame: SessionFrame, idle: float, body_error: BaseException | None) -> BaseException | None:
+    """Give one handle back; the last one closes the session. Returns what went wrong while closing.
+
+    Args:
+        idle: seconds to keep it open for the next handle, as long as the agent is open.
+    """
     frame.handles -= 1
     if frame.handles > 0:
         return None
+    if idle <= 0 or body_error is not None or frame.failure is not None:
+        return await close_session(frame, body_error)
+    frame.reopened = anyio.Event()
+    start_task(lambda: _close_when_idle(frame, idle), f"idle session {frame.id!r}")
+    return None
+
+
+async def _close_when_idle(frame: SessionFrame, seconds: float) -> None:
+    reopened = frame.reopened
+    with anyio.move_on_after(seconds):
+        await reopened.wait()  # type: ignore[union-attr]  # made by who started this
+    if frame.reopened is not reopened or frame.handles > 0 or frame.agent.sessions.get(frame.id) is not frame:
+        return
+    try:
+        error: BaseException | None = await close_session(frame, None)
+    except Exception as failure:
+        error = failure
+    if error is not None:
+        logger.error("while closing session %r after %g s: %r", frame.id, seconds, error, exc_info=error)
+
+
+async def close_session(frame: SessionFrame, body_error: BaseException | None) -> BaseException | None:
+    """Close a session that nobody has open any more; returns what went wrong."""
     agent = frame.agent
     agent.opening[frame.id] = closed = anyio.Event()
+    if frame.reopened is not None:
+        frame.reopened.set()
     agent.sessions.pop(frame.id, None)
     try:
         error = await frame.host.close(body_error) if frame.host is not None else None
@@ -188,202 +192,6 @@ async def close_session(frame: SessionFrame, body_error: BaseException | None) -
         del agent.opening[frame.id]
         closed.set()
     return error
-
-
-# One turn
-
-
-async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, buffer: Buffer | None = None) -> Any:
-    """Run one turn and return its result.
-
-    Raises:
-        SessionBusyError: another turn is running.
-        TurnAborted: a plugin aborted it.
-    """
-    message = user_message(text)
-    if frame.failure is not None or frame.agent.failure is not None:
-        frame.check()
-    while frame.turn is not None or frame.after_running is not None:
-        await _wait_until_idle(frame, options.on_busy)
-    turn = _new_turn(frame, message, options)
-    frame.turn = turn
-    if buffer is not None:
-        frame.listen(buffer.put)
-        buffer.started.set()
-    if frame.delta_listeners:
-        turn.sink = frame.hear
-    elif buffer is not None:
-        turn.sink = buffer.put_delta
-    frame.record(TurnStart, turn.index, turn.model, turn.metadata)
-    error: BaseException | None = None
-    try:
-        with turn.scope:
-            result = await turn.onions.turn(turn)
-        if turn.scope.cancelled_caught:
-            error = _interrupted(frame)
-        elif turn.scope.signal is not None:
-            error = turn.scope.signal
-    except BaseException as caught:
-        error = collapse(caught)
-    if error is not None:
-        await _end_badly(turn, error, buffer)
-        return frame.last_result
-    frame.last_result = result = _final(turn, result)
-    _note_end(turn, result)
-    try:
-        if not frame.quiet:
-            await frame.commit()
-    finally:
-        _let_next_in(turn, result, buffer)
-    return result
-
-
-async def _wait_until_idle(frame: SessionFrame, on_busy: str) -> None:
-    if frame.after_running is not None:
-        await frame.after_running.wait()
-        return
-    if on_busy != "wait":
-        raise SessionBusyError(f"session {frame.id!r} is running a turn: on_busy='wait' waits for it")
-    if frame.idle is None:
-        frame.idle = anyio.Event()
-    await frame.idle.wait()
-    frame.check()
-
-
-def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> TurnFrame:
-    agent = frame.agent
-    onions, forced = agent.current(frame) if overrides.get() else (frame.onions or agent.onions, None)
-    if options.limits and not any(layer.plugin.startswith("guard.limits") for layer in onions.layers["turn"]):
-        raise ConfigError("run(limits=…) needs the plugin guard.limits, which is not active")
-    model = options.model or forced or frame.model or agent.model
-    if not isinstance(model, str):
-        model = agent.register_model(model)
-    settings = agent.settings
-    if frame.settings is not None or options.settings is not None:
-        settings = settings.merge(frame.settings).merge(options.settings)
-    now = time.time()
-    turn = TurnFrame(
-        agent=agent,
-        session=frame,
-        onions=onions,
-        turn_id=f"{agent.turn_prefix}{next(agent.turn_numbers):06x}",
-        index=frame.turn_count,
-        input=message,
-        model=model,
-        settings=settings,
-        deps=frame.deps if options.deps is None else options.deps,
-        metadata=options.metadata,
-        limit_settings=options.limits,
-        started_at=now,
-        history_start=len(frame.history),
-        log_start=frame.seq,
-        scope=TurnScope(agent.new_scope()),
-    )
-    frame.turn_count += 1
-    return turn
-
-
-def _final(turn: TurnFrame, result: RunResult[Any]) -> RunResult[Any]:
-    """Return the layers' result; what was counted since the core returned is in it."""
-    if turn.stop is not None and turn.outcome is None:
-        turn.outcome = turn.stop
-        return turn.result()
-    return result
-
-
-def _interrupted(frame: SessionFrame) -> BaseException:
-    if frame.failure is not None or frame.agent.failure is not None:
-        cause = frame.failure or frame.agent.failure
-        error = SessionClosedError(f"session {frame.id!r} failed while its turn ran: {cause}")
-        error.__cause__ = cause
-        return error
-    return TurnAborted("cancelled by session.cancel()")
-
-
-async def _end_badly(turn: TurnFrame, error: BaseException, buffer: Buffer | None) -> None:
-    """Record how a turn failed and raise what its caller gets; a limit in a layer is an outcome, not a failure."""
-    frame = turn.session
-    if isinstance(error, StopSignal):
-        close_calls(turn, error)
-        turn.outcome = turn.stop or Stop("stopped", error.reason, error.by)
-        frame.last_result = turn.result()
-        await _end(turn, frame.last_result, buffer)
-        return
-    stop = _stop_of(error)
-    close_calls(turn, error)
-    turn.outcome = stop
-    if stop.status == "failed":
-        annotate(error, "turn", turn, turn.onions.layers["turn"])
-        frame.record(ErrorEvent, "turn", type(error).__name__, str(error), stop.by or None)
-    frame.last_result = result = turn.result()
-    with anyio.CancelScope(shield=True):
-        await _end(turn, result, buffer)
-    if isinstance(error, AbortSignal):
-        aborted = TurnAborted(error.reason, by=error.by, result=result)
-        for note in getattr(error, "__notes__", ()):
-            aborted.add_note(note)
-        raise aborted from error.__cause__
-    if isinstance(error, TurnAborted):
-        error.result = result
-    raise error
-
-
-def _stop_of(error: BaseException) -> Stop:
-    if isinstance(error, AbortSignal):
-        return Stop("aborted", error.reason, error.by)
-    if is_cancellation(error) or isinstance(error, KeyboardInterrupt | TurnAborted):
-        return Stop("cancelled", "the turn was cancelled", "")
-    by = error.plugin if isinstance(error, HookError) else ""
-    return Stop("failed", f"{type(error).__name__}: {error}", by)
-
-
-async def _end(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -> None:
-    """Write `turn.end`, commit, and let the next turn in."""
-    _note_end(turn, result)
-    try:
-        await turn.session.commit()
-    finally:
-        _let_next_in(turn, result, buffer)
-
-
-def _note_end(turn: TurnFrame, result: RunResult[Any]) -> None:
-    for undo in turn.undo or ():
-        undo()
-    cost = None if result.cost is None else str(result.cost)
-    turn.session.record(TurnEnd, result.status, result.reason, result.by, result.usage, cost)
-
-
-def _let_next_in(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -> None:
-    frame = turn.session
-    if buffer is not None:
-        frame.unlisten(buffer.put)
-    frame.totals.add(result.usage)
-    frame.agent.totals.add(result.usage)
-    frame.turn = None
-    if frame.after:
-        _run_after(frame)
-    if frame.idle is not None:
-        frame.idle.set()
-        frame.idle = None
-
-
-def _run_after(frame: SessionFrame) -> None:
-    """Run what was left for after the turn, beside the caller; the next turn waits for it."""
-    work, frame.after = frame.after or [], None
-    frame.after_running = done = anyio.Event()
-
-    async def run() -> None:
-        try:
-            for owner, fn in work:
-                try:
-                    await fn()
-                except Exception as error:
-                    logger.error("%s: after_turn failed: %r", owner, error, exc_info=error)
-        finally:
-            frame.after_running = None
-            done.set()
-
-    spawn(frame, run, "after_turn", "log", None)
 
 
 class History(Sequence[Message]):
@@ -408,7 +216,18 @@ class Session(Generic[Out]):
     `async with` keeps it open for several turns. Without it, each `run` opens and closes it.
     """
 
-    __slots__ = ("_agent", "_close_agent", "_deps", "_ephemeral", "_frame", "_id", "_parent", "_seed", "_user")
+    __slots__ = (
+        "_agent",
+        "_close_agent",
+        "_deps",
+        "_ephemeral",
+        "_frame",
+        "_id",
+        "_idle_timeout",
+        "_parent",
+        "_seed",
+        "_user",
+    )
 
     def __init__(
         self,
@@ -418,6 +237,7 @@ class Session(Generic[Out]):
         deps: Any,
         history: Sequence[Message] | None,
         *,
+        idle_timeout: float = 0.0,
         parent: TurnFrame | None = None,
         ephemeral: bool = False,
     ) -> None:
@@ -426,6 +246,7 @@ class Session(Generic[Out]):
         self._user = user
         self._deps = deps
         self._seed = history
+        self._idle_timeout = idle_timeout
         self._parent = parent
         self._ephemeral = ephemeral
         self._frame: SessionFrame | None = None
@@ -460,7 +281,7 @@ class Session(Generic[Out]):
         if frame is None or close_agent is None:
             return
         self._close_agent = None
-        troubles = [await close_session(frame, error), await close_agent(error)]
+        troubles = [await give_back(frame, self._idle_timeout, error), await close_agent(error)]
         self._frame = None
         for trouble in troubles:
             if trouble is None or trouble is error:
@@ -612,154 +433,3 @@ def _matches(wanted: str, kind: str) -> bool:
     if kind in DELTAS:
         return wanted == kind
     return wanted in ("*", kind) or (wanted.endswith(".*") and kind.startswith(wanted[:-1]))
-
-
-class _Events:
-    """The events of a stream."""
-
-    def __init__(self, buffer: Buffer, check: Callable[[], None]) -> None:
-        self._buffer = buffer
-        self._check = check
-        self._last: Event | None = None
-
-    def __aiter__(self) -> _Events:
-        return self
-
-    async def __anext__(self) -> Event:
-        if not self._buffer.items and not await self._buffer.wait():
-            self._check()
-            raise StopAsyncIteration
-        self._last = as_event(self._buffer.items.popleft(), self._last, time.time())
-        return self._last
-
-
-class _Texts:
-    """The pieces of text of a stream."""
-
-    def __init__(self, buffer: Buffer, check: Callable[[], None]) -> None:
-        self._buffer = buffer
-        self._items = buffer.items
-        self._check = check
-
-    def __aiter__(self) -> _Texts:
-        return self
-
-    async def __anext__(self) -> str:
-        items = self._items
-        while items or await self._buffer.wait():
-            item: Item = items.popleft()
-            if type(item) is tuple and type(item[0]) is TextDelta:
-                return item[0].text
-            if type(item) is TextDeltaEvent:
-                return item.text
-        self._check()
-        raise StopAsyncIteration
-
-
-class Stream(Generic[Out]):
-    """A turn that is being watched: iterate it for events, or its `text`; then look at `result`.
-
-    Leaving the `async with` early cancels the turn and waits for it.
-    """
-
-    def __init__(self, session: Session[Out], text: UserInput, options: RunOptions) -> None:
-        self._session = session
-        self._input = text
-        self._options = options
-        self._buffer = Buffer()
-        self._result: RunResult[Out] | None = None
-        self._error: BaseException | None = None
-        self._opened = False
-        self._left = False
-
-    async def __aenter__(self) -> Stream[Out]:
-        if self._session._frame is None:
-            await self._session.__aenter__()
-            self._opened = True
-        self._group = anyio.create_task_group()
-        await self._group.__aenter__()
-        self._group.start_soon(self._run)
-        try:
-            await self._buffer.started.wait()
-            self._check()
-        except BaseException as error:
-            await self.__aexit__(type(error), error, error.__traceback__)
-            raise
-        return self
-
-    async def _run(self) -> None:
-        frame = self._session._open_frame("stream")
-        try:
-            self._result = await run_turn(frame, self._input, self._options, self._buffer)
-        except BaseException as error:
-            if is_cancellation(error):
-                raise
-            self._error = error
-        finally:
-            self._buffer.close()
-            self._buffer.started.set()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._left = True
-        unfinished = self._result is None and self._error is None
-        self._buffer.close()
-        if unfinished:
-            self._group.cancel_scope.cancel()
-        try:
-            if is_cancellation(error):
-                await self._group.__aexit__(kind, error, traceback)
-            else:
-                await self._group.__aexit__(None, None, None)
-        except BaseException as left:
-            if not is_cancellation(left) or error is None:
-                raise collapse(left)
-        finally:
-            if self._opened:
-                with anyio.CancelScope(shield=True):
-                    await self._session.__aexit__(kind, error, traceback)
-        if error is None and self._error is not None:
-            raise self._error
-
-    def _check(self) -> None:
-        if self._error is not None and not self._left:
-            error, self._error = self._error, None
-            raise error
-
-    def __aiter__(self) -> AsyncIterator[Event]:
-        return _Events(self._buffer, self._check)
-
-    @property
-    def text(self) -> AsyncIterator[str]:
-        """The pieces of the model's text, as they come.
-
-        After `model.retrying` the pieces of that call begin anew; iterate the stream itself to see it.
-        """
-        return _Texts(self._buffer, self._check)
-
-    @property
-    def result(self) -> RunResult[Out]:
-        """The turn's result, once it has ended; of a turn that was left early, what there was by then."""
-        if self._result is not None:
-            return self._result
-        frame = self._session._frame
-        last: RunResult[Out] | None = frame.last_result if frame is not None else None
-        if not self._left or last is None:
-            raise SessionBusyError("the stream has not ended: iterate it to its end, or leave its `async with`")
-        return last
-
-
-def bubble(frame: SessionFrame) -> Callable[[Event], Awaitable[None]]:
-    """Return a listener that shows the events of a sub-agent's session to its parent's."""
-    parent = frame.parent
-
-    async def listener(event: Event) -> None:
-        if parent is not None:
-            if isinstance(event, SubAgentEvent):
-                parent.session.record(SubAgentEvent, event.path, event.event)
-            else:
-                parent.session.record(SubAgentEvent, frame.path, event)
-            await parent.session.deliver()
-
-    return listener

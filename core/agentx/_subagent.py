@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ._context import ToolContext
 from ._errors import ToolFailed, TurnAborted
+from ._events import Event, SubAgentEvent
 from ._frames import SessionFrame, TurnFrame
 from ._onion import Onions
-from ._session import Session, bubble
+from ._session import Session
 from ._tools import Tool, tool
 
 if TYPE_CHECKING:
@@ -29,7 +31,7 @@ def as_tool(agent: Agent[Any, Any], name: str, description: str | None, inherit:
         async with session:
             frame = session._open_frame("run")
             frame.onions = _wrapped(agent, frame, turn, inherit)
-            frame.listen(bubble(frame))
+            frame.listen(_bubble(frame))
             if turn.sink is not None:
                 frame.delta_listeners += 1
             try:
@@ -46,6 +48,21 @@ def as_tool(agent: Agent[Any, Any], name: str, description: str | None, inherit:
 
     text = description or f"Hand a task to the agent {name}. It knows nothing of this conversation."
     return tool(name=name, description=text)(delegate)
+
+
+def _bubble(frame: SessionFrame) -> Callable[[Event], Awaitable[None]]:
+    """Return a listener that shows the events of a sub-agent's session to its parent's."""
+    parent = frame.parent
+
+    async def listener(event: Event) -> None:
+        if parent is not None:
+            if isinstance(event, SubAgentEvent):
+                parent.session.record(SubAgentEvent, event.path, event.event)
+            else:
+                parent.session.record(SubAgentEvent, frame.path, event)
+            await parent.session.deliver()
+
+    return listener
 
 
 def _is_inherited(turn: TurnFrame, plugin: str, inherit: tuple[str, ...]) -> bool:

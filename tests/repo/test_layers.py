@@ -47,6 +47,8 @@ ORDER = (
     "_registration",
     "_plugins",
     "_loop",
+    "_turn",
+    "_stream",
     "_session",
     "_subagent",
     "_agent",

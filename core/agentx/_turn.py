@@ -1,0 +1,245 @@
+"""One turn of a session, from its input to its result."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import anyio
+import attrs
+
+from ._errors import AbortSignal, ConfigError, HookError, SessionBusyError, SessionClosedError, StopSignal, TurnAborted
+from ._events import ErrorEvent, TurnEnd, TurnStart
+from ._frames import SessionFrame, Stop, TurnFrame, overrides
+from ._host import TurnScope, is_cancellation, running, spawn
+from ._loop import close_calls
+from ._messages import Message, ModelSettings, UserInput, user_message
+from ._onion import annotate, collapse
+from ._result import RunResult
+from ._streaming import Buffer
+
+logger = logging.getLogger("agentx")
+OnBusy = Literal["raise", "wait"]
+
+
+@attrs.define(eq=False)
+class RunOptions:
+    """What one turn may say otherwise than its agent and session."""
+
+    deps: Any = None
+    model: Any = None
+    limits: Mapping[str, Any] | None = None
+    settings: ModelSettings | None = None
+    metadata: Mapping[str, Any] | None = None
+    on_busy: OnBusy = "raise"
+
+
+async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, buffer: Buffer | None = None) -> Any:
+    """Run one turn and return its result.
+
+    Raises:
+        SessionBusyError: another turn is running.
+        TurnAborted: a plugin aborted it.
+    """
+    message = user_message(text)
+    if frame.failure is not None or frame.agent.failure is not None:
+        frame.check()
+    while frame.turn is not None or frame.after_running is not None:
+        await _wait_until_idle(frame, options.on_busy)
+    turn = _new_turn(frame, message, options)
+    frame.turn = turn
+    if buffer is not None:
+        frame.listen(buffer.put)
+        buffer.started.set()
+    if frame.delta_listeners:
+        turn.sink = frame.hear
+    elif buffer is not None:
+        turn.sink = buffer.put_delta
+    frame.record(TurnStart, turn.index, turn.model, turn.metadata)
+    error: BaseException | None = None
+    before = running.set(turn)
+    try:
+        with turn.scope:
+            result = await turn.onions.turn(turn)
+        if turn.scope.cancelled_caught:
+            error = _interrupted(frame)
+        elif turn.scope.signal is not None:
+            error = turn.scope.signal
+    except BaseException as caught:
+        error = collapse(caught)
+    finally:
+        running.reset(before)
+    if error is not None:
+        await _end_badly(turn, error, buffer)
+        return frame.last_result
+    frame.last_result = result = _final(turn, result)
+    _note_end(turn, result)
+    try:
+        if not frame.quiet:
+            await frame.commit()
+    finally:
+        _let_next_in(turn, result, buffer)
+    return result
+
+
+async def _wait_until_idle(frame: SessionFrame, on_busy: str) -> None:
+    if frame.after_running is not None:
+        await frame.after_running.wait()
+        return
+    if on_busy != "wait":
+        raise SessionBusyError(f"session {frame.id!r} is running a turn: on_busy='wait' waits for it")
+    _refuse_own(frame)
+    if frame.idle is None:
+        frame.idle = anyio.Event()
+    await frame.idle.wait()
+    frame.check()
+
+
+def _refuse_own(frame: SessionFrame) -> None:
+    """Refuse to wait for the turn that is waiting for us."""
+    turn = running.get()
+    while turn is not None:
+        if turn.session is frame and frame.turn is turn:
+            raise SessionBusyError(
+                f"session {frame.id!r} would wait for the turn that this call is part of, forever: "
+                "use ctx.after_turn, another session or agent.as_tool"
+            )
+        turn = turn.session.parent
+
+
+def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> TurnFrame:
+    agent = frame.agent
+    onions, forced = agent.current(frame) if overrides.get() else (frame.onions or agent.onions, None)
+    if options.limits and not any(layer.plugin.startswith("guard.limits") for layer in onions.layers["turn"]):
+        raise ConfigError("run(limits=…) needs the plugin guard.limits, which is not active")
+    model = options.model or forced or frame.model or agent.model
+    if not isinstance(model, str):
+        model = agent.register_model(model)
+    settings = agent.settings
+    if frame.settings is not None or options.settings is not None:
+        settings = settings.merge(frame.settings).merge(options.settings)
+    now = time.time()
+    turn = TurnFrame(
+        agent=agent,
+        session=frame,
+        onions=onions,
+        turn_id=f"{agent.turn_prefix}{next(agent.turn_numbers):06x}",
+        index=frame.turn_count,
+        input=message,
+        model=model,
+        settings=settings,
+        deps=frame.deps if options.deps is None else options.deps,
+        metadata=options.metadata,
+        limit_settings=options.limits,
+        started_at=now,
+        history_start=len(frame.history),
+        log_start=frame.seq,
+        scope=TurnScope(agent.new_scope()),
+    )
+    frame.turn_count += 1
+    return turn
+
+
+def _final(turn: TurnFrame, result: RunResult[Any]) -> RunResult[Any]:
+    """Return the layers' result; what was counted since the core returned is in it."""
+    if turn.stop is not None and turn.outcome is None:
+        turn.outcome = turn.stop
+        return turn.result()
+    return result
+
+
+def _interrupted(frame: SessionFrame) -> BaseException:
+    if frame.failure is not None or frame.agent.failure is not None:
+        cause = frame.failure or frame.agent.failure
+        error = SessionClosedError(f"session {frame.id!r} failed while its turn ran: {cause}")
+        error.__cause__ = cause
+        return error
+    return TurnAborted("cancelled by session.cancel()")
+
+
+async def _end_badly(turn: TurnFrame, error: BaseException, buffer: Buffer | None) -> None:
+    """Record how a turn failed and raise what its caller gets; a limit in a layer is an outcome, not a failure."""
+    frame = turn.session
+    if isinstance(error, StopSignal):
+        close_calls(turn, error)
+        turn.outcome = turn.stop or Stop("stopped", error.reason, error.by)
+        frame.last_result = turn.result()
+        await _end(turn, frame.last_result, buffer)
+        return
+    stop = _stop_of(error)
+    close_calls(turn, error)
+    turn.outcome = stop
+    if stop.status == "failed":
+        annotate(error, "turn", turn, turn.onions.layers["turn"])
+        frame.record(ErrorEvent, "turn", type(error).__name__, str(error), stop.by or None)
+    frame.last_result = result = turn.result()
+    with anyio.CancelScope(shield=True):
+        await _end(turn, result, buffer)
+    if isinstance(error, AbortSignal):
+        aborted = TurnAborted(error.reason, by=error.by, result=result)
+        for note in getattr(error, "__notes__", ()):
+            aborted.add_note(note)
+        raise aborted from error.__cause__
+    if isinstance(error, TurnAborted):
+        error.result = result
+    raise error
+
+
+def _stop_of(error: BaseException) -> Stop:
+    if isinstance(error, AbortSignal):
+        return Stop("aborted", error.reason, error.by)
+    if is_cancellation(error) or isinstance(error, KeyboardInterrupt | TurnAborted):
+        return Stop("cancelled", "the turn was cancelled", "")
+    by = error.plugin if isinstance(error, HookError) else ""
+    return Stop("failed", f"{type(error).__name__}: {error}", by)
+
+
+async def _end(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -> None:
+    """Write `turn.end`, commit, and let the next turn in."""
+    _note_end(turn, result)
+    try:
+        await turn.session.commit()
+    finally:
+        _let_next_in(turn, result, buffer)
+
+
+def _note_end(turn: TurnFrame, result: RunResult[Any]) -> None:
+    for undo in turn.undo or ():
+        undo()
+    cost = None if result.cost is None else str(result.cost)
+    turn.session.record(TurnEnd, result.status, result.reason, result.by, result.usage, cost)
+
+
+def _let_next_in(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -> None:
+    frame = turn.session
+    if buffer is not None:
+        frame.unlisten(buffer.put)
+    frame.totals.add(result.usage)
+    frame.agent.totals.add(result.usage)
+    frame.turn = None
+    if frame.after:
+        _run_after(frame)
+    if frame.idle is not None:
+        frame.idle.set()
+        frame.idle = None
+
+
+def _run_after(frame: SessionFrame) -> None:
+    """Run what was left for after the turn, beside the caller; the next turn waits for it."""
+    work, frame.after = frame.after or [], None
+    frame.after_running = done = anyio.Event()
+
+    async def run() -> None:
+        try:
+            for owner, fn in work:
+                try:
+                    await fn()
+                except Exception as error:
+                    logger.error("%s: after_turn failed: %r", owner, error, exc_info=error)
+        finally:
+            frame.after_running = None
+            done.set()
+
+    spawn(frame, run, "after_turn", "log", None)

@@ -163,6 +163,9 @@ if TYPE_CHECKING:
         Event as Event,
     )
     from ._events import (
+        HistoryAdapted as HistoryAdapted,
+    )
+    from ._events import (
         HistoryReplaced as HistoryReplaced,
     )
     from ._events import (
@@ -253,6 +256,9 @@ if TYPE_CHECKING:
         Limit as Limit,
     )
     from ._messages import (
+        AdaptedDelta as AdaptedDelta,
+    )
+    from ._messages import (
         FilePart as FilePart,
     )
     from ._messages import (
@@ -269,6 +275,9 @@ if TYPE_CHECKING:
     )
     from ._messages import (
         OpaquePart as OpaquePart,
+    )
+    from ._messages import (
+        OutputFormat as OutputFormat,
     )
     from ._messages import (
         Part as Part,
@@ -299,6 +308,12 @@ if TYPE_CHECKING:
     )
     from ._messages import (
         Usage as Usage,
+    )
+    from ._messages import (
+        UsageDelta as UsageDelta,
+    )
+    from ._models import (
+        Capabilities as Capabilities,
     )
     from ._models import (
         Emit as Emit,
@@ -438,6 +453,7 @@ _WHERE = {
         "UnknownEvent",
         "UserInput",
         "kind_of",
+        "HistoryAdapted",
     ),
     "_history": ("keep_recent",),
     "_hookspecs": (
@@ -462,6 +478,9 @@ _WHERE = {
         "ToolResult",
         "ToolSpec",
         "Usage",
+        "AdaptedDelta",
+        "UsageDelta",
+        "OutputFormat",
     ),
     "_models": (
         "Emit",
@@ -470,6 +489,7 @@ _WHERE = {
         "ModelProvider",
         "Progress",
         "PullsWeights",
+        "Capabilities",
     ),
     "_plugin": (
         "Plugin",

@@ -393,7 +393,11 @@ class _Opened:
         self.closed = anyio.Event()
         self.models: dict[str, Any] = {}
         self.names: dict[int, str] = {}
-        self.own_models: list[Any] = []
+        self.given: list[Any] = []
+        """Models given as objects; what goes by an `id` has to stay."""
+        self.providers: dict[str, Any] = {}
+        self.to_close: list[Any] = []
+        """Models and providers that were made for this opening, in the order of their making."""
         self.frame = self._frame()
 
     def _frame(self) -> AgentFrame:
@@ -463,8 +467,8 @@ class _Opened:
             error = await frame.host.close(body_error) if frame.host is not None else None
             await drain(frame)
             with anyio.CancelScope(shield=True):
-                for model in self.own_models:
-                    close = getattr(model, "aclose", None)
+                for made in reversed(self.to_close):
+                    close = getattr(made, "aclose", None)
                     if close is not None:
                         await close()
         finally:
@@ -481,8 +485,15 @@ class _Opened:
                 provider, name = split_model_id(model_id)
             except ValueError as error:
                 raise AgentxError(str(error)) from None
-            found = self.models[model_id] = self.stack.provider(provider).model(name)
-            self.own_models.append(found)
+            found = self.models[model_id] = self.provider(provider).model(name)
+            self.to_close.append(found)
+        return found
+
+    def provider(self, prefix: str) -> Any:
+        found = self.providers.get(prefix)
+        if found is None:
+            found = self.providers[prefix] = self.stack.provider(prefix)
+            self.to_close.append(found)
         return found
 
     def register_model(self, model: Any) -> str:
@@ -496,9 +507,19 @@ class _Opened:
             while found in self.models:
                 number += 1
                 found = f"{name}#{number}"
-            self.models[found] = model
+            self.models[found] = self._own(model)
+            self.given.append(model)
             self.names[id(model)] = found
         return found
+
+    def _own(self, model: Any) -> Any:
+        """Return what stands for a given model in this opening: a copy with its own connections, if it offers one."""
+        fresh = getattr(model, "fresh", None)
+        if fresh is None:
+            return model
+        made = fresh()
+        self.to_close.append(made)
+        return made
 
     def current(self, session: SessionFrame) -> tuple[Onions, Any]:
         """Return the onions and the forced model of the current context."""

@@ -12,13 +12,15 @@ Nothing here imports a plugin. Its settings stay raw, with their origins, until 
 
     [plugins.guard.budget]                   settings of guard.budget
     [plugins.guard."budget#tenant"]          settings of its instance `tenant`; they inherit nothing
+    [models.openai]                          settings of the provider of openai/…
     [agents.support.plugins]                 the same tables again, for the agent named support
+    [agents.support.models.openai]
 
 In Python, `config={"guard.budget": {…}}` is short for `config={"plugins": {"guard": {"budget": {…}}}}`.
 
 An environment variable `AGENTX__<KIND>_<NAME>__<FIELD>` sets one field. Two underscores separate; the id is written in
 capitals with an underscore for its dot (and for `#` and `-` of an instance), which is matched against the ids that are
-known. One more `__` goes into a nested field.
+known. One more `__` goes into a nested field. `AGENTX__MODELS__<PREFIX>__<FIELD>` sets one of a provider of models.
 
 Whether a project file can be trusted is not asked yet: what it says counts.
 """
@@ -40,11 +42,14 @@ from ._order import is_pattern, matches
 from ._settings import (
     ENVIRONMENT_PREFIX,
     INSTANCE_ID,
+    MODELS,
+    MODELS_PREFIX,
     Section,
     Setting,
     Settings,
     check_keys,
     merged,
+    model_tables_of,
     refuse_unknown_variables,
     settings_from_command_line,
     settings_from_environment,
@@ -55,6 +60,7 @@ from ._settings import (
 
 AUTOLOAD = ("all", "listed", "locked", "none")
 FILE_NAME = "agentx.toml"
+TABLES = ("plugins", MODELS, "agents")
 
 
 _REQUIREMENT = re.compile(r"\s*(?P<id>[^\s<>=!~]+)\s*(?P<specifier>.*)")
@@ -75,6 +81,29 @@ class Entry:
 
 
 @attrs.frozen
+class ModelTables:
+    """What is configured for providers of models, by prefix."""
+
+    from_files: Mapping[str, Settings] = attrs.field(factory=dict)
+    environment: Mapping[str, str] = attrs.field(factory=dict, repr=False)
+    from_code: Mapping[str, Settings] = attrs.field(factory=dict)
+
+    def settings(self, known: Iterable[str]) -> Mapping[str, Settings]:
+        """Return the raw settings by prefix; a later source wins per key.
+
+        Args:
+            known: prefixes that variables of the environment may name, besides those with a table.
+
+        Raises:
+            ConfigError: a variable names no provider, or could mean two.
+        """
+        prefixes = {*known, *self.from_files, *self.from_code}
+        refuse_unknown_variables(self.environment, prefixes, MODELS_PREFIX)
+        from_environment = settings_from_environment(self.environment, prefixes, MODELS_PREFIX)
+        return merged([self.from_files, from_environment, self.from_code])
+
+
+@attrs.frozen
 class Config:
     """Everything that is configured for one agent; later sources have won already."""
 
@@ -91,6 +120,7 @@ class Config:
     from_code: Mapping[str, Settings] = attrs.field(factory=dict)
     files: tuple[str, ...] = ()
     """The files that were read."""
+    models: ModelTables = attrs.field(factory=ModelTables)
 
     def settings(self, known: Iterable[str]) -> Mapping[str, Settings]:
         """Return the raw settings by plugin id: files, environment, code and command line, later wins per key.
@@ -153,6 +183,7 @@ def load_config(
     for section in [*sections, *above]:
         check_keys(section)
     every = [*sections, *above]
+    plugins_said, models_said = settings_from_command_line(command_line)
     config = Config(
         autoload=_autoload(sections, above, environ, autoload),
         strict=_last(every, "strict", bool, Setting(False, "default")),
@@ -161,9 +192,18 @@ def load_config(
         presets=tuple(entry for section in every for entry in _entries(section, "presets")),
         order=_order(every),
         from_files=merged(tables_of(section) for section in sections),
-        environment={name: text for name, text in environ.items() if name.startswith(ENVIRONMENT_PREFIX)},
-        from_code=merged([*(tables_of(section) for section in above), settings_from_command_line(command_line)]),
+        environment={
+            name: text
+            for name, text in environ.items()
+            if name.startswith(ENVIRONMENT_PREFIX) and not name.startswith(MODELS_PREFIX)
+        },
+        from_code=merged([*(tables_of(section) for section in above), plugins_said]),
         files=tuple(name for name, _ in documents),
+        models=ModelTables(
+            merged(_model_tables(documents, agent)),
+            {name: text for name, text in environ.items() if name.startswith(MODELS_PREFIX)},
+            merged([*(table for document in code for table in _model_tables([document], agent)), models_said]),
+        ),
     )
     refuse_disabling_required(config.require, config.disable)
     return config
@@ -240,19 +280,32 @@ def _sections(documents: Iterable[tuple[str, Mapping[str, Any]]], agent: str) ->
     for file, content in documents:
         short = {key: table for key, table in content.items() if INSTANCE_ID.fullmatch(key)}
         for key in content:
-            if key not in ("plugins", "agents") and key not in short:
-                raise ConfigError(f"{file} has the unknown key {key!r}{suggestion(key, ('plugins', 'agents'))}")
+            if key not in TABLES and key not in short:
+                raise ConfigError(f"{file} has the unknown key {key!r}{suggestion(key, TABLES)}")
         plugins = table_of(content.get("plugins", {}), f"{file} [plugins]")
         yield Section({**plugins, **short} if short else plugins, file, "plugins")
         for name, settings in table_of(content.get("agents", {}), f"{file} [agents]").items():
             where = f"{file} [agents.{name}]"
             for key in table_of(settings, where):
-                if key != "plugins":
-                    raise ConfigError(f"{where} has the unknown key {key!r}{suggestion(key, ('plugins',))}")
+                if key not in ("plugins", MODELS):
+                    raise ConfigError(f"{where} has the unknown key {key!r}{suggestion(key, ('plugins', MODELS))}")
             section = Section(table_of(settings.get("plugins", {}), where), file, f"agents.{name}.plugins")
             check_keys(section)
             if name == agent:
                 mine.append(section)
+    yield from mine
+
+
+def _model_tables(documents: Iterable[tuple[str, Mapping[str, Any]]], agent: str) -> Iterator[Mapping[str, Settings]]:
+    """Yield what each file says about models, then what it says for the agent."""
+    mine = []
+    for file, content in documents:
+        yield model_tables_of(Section(table_of(content.get(MODELS, {}), f"{file} [models]"), file, MODELS))
+        for name, settings in content.get("agents", {}).items():
+            where = f"agents.{name}.{MODELS}"
+            tables = model_tables_of(Section(table_of(settings.get(MODELS, {}), f"{file} [{where}]"), file, where))
+            if name == agent:
+                mine.append(tables)
     yield from mine
 
 

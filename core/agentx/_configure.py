@@ -92,6 +92,20 @@ def field_settings(settings: Settings) -> Settings:
     return {keys: setting for keys, setting in settings.items() if keys[0] not in RESERVED_SETTINGS}
 
 
+def build_provider(prefix: str, cls: type, settings: Settings) -> Any:
+    """Make the provider of `prefix/…` models; its class has `prefix` as a field if it wants to know.
+
+    Raises:
+        ConfigError: naming provider, field, origin, value and what is expected.
+    """
+    name = f"models.{prefix}"
+    given = {"prefix": prefix} if any(field.alias == "prefix" for field in _fields(cls)) else {}
+    if ("prefix",) in settings:
+        raise ConfigError(f"{name} has no setting 'prefix' ({settings['prefix',].origin}): the table's name is it")
+    values = {**given, **_field_values(name, cls, settings, reserved=("provider",), hidden=("prefix", "client"))}
+    return _made(name, cls, values, settings, lambda: cls(**values))
+
+
 def build(plugin_id: str, cls: type, settings: Settings) -> Any:
     """Make an instance of a plugin's class.
 
@@ -158,11 +172,18 @@ def _fields(cls: type) -> list[attrs.Attribute[Any]]:
     return [field for field in attrs.fields(cls) if field.init] if attrs.has(cls) else []
 
 
-def _field_values(plugin_id: str, cls: type, settings: Settings) -> dict[str, Any]:
-    fields = {field.alias or field.name: field for field in _fields(cls)}
+def _field_values(
+    plugin_id: str,
+    cls: type,
+    settings: Settings,
+    *,
+    reserved: Iterable[str] = RESERVED_SETTINGS,
+    hidden: Iterable[str] = (),
+) -> dict[str, Any]:
+    fields = {name: field for field in _fields(cls) if (name := field.alias or field.name) not in hidden}
     for keys, setting in settings.items():
         if keys[0] not in fields:
-            hint = suggestion(keys[0], [*fields, *RESERVED_SETTINGS])
+            hint = suggestion(keys[0], [*fields, *reserved])
             raise ConfigError(f"{plugin_id} has no setting {keys[0]!r} ({setting.origin}){hint}")
     values = {}
     for name in dict.fromkeys(keys[0] for keys in settings):

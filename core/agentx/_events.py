@@ -104,6 +104,16 @@ class ModelAttempt(Event):
 
 
 @attrs.frozen(eq=False, repr=False)
+class HistoryAdapted(Event):
+    """Parts of the history stayed behind: the model that was asked cannot read them. The history keeps them."""
+
+    kind: ClassVar[str] = "history.adapted"
+    model: str
+    call_index: int
+    dropped: tuple[str, ...]
+
+
+@attrs.frozen(eq=False, repr=False)
 class ModelRetrying(Event):
     """The call is tried again; text of this call that was already shown is void."""
 
@@ -325,6 +335,7 @@ EVENTS: Mapping[str, type[Event]] = {
         UserInput,
         ModelStart,
         ModelAttempt,
+        HistoryAdapted,
         ModelRetrying,
         ModelEnd,
         TextDeltaEvent,

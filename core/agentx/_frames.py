@@ -228,6 +228,8 @@ class SessionFrame(_Level):
     settings: ModelSettings | None = None
     own_instructions: str | None = None
     last_result: Any = None
+    adapted: Any = None
+    """The last `history.adapted`; the same again is not told again."""
     failure: BaseException | None = None
     closing: str | None = None
     host: Any = None

@@ -5,12 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ._errors import PluginLoadError, UnknownProviderError
+from ._config import ModelTables
+from ._configure import build_provider
+from ._errors import ConfigError, PluginLoadError, UnknownProviderError
 from ._scan import MODELS, Found, Scan, load, scan
 from ._settings import suggestion
 
-_EXTRAS = ("anthropic", "google", "local", "openai")
-"""Providers that an extra of agentx-core installs."""
+_EXTRAS = {
+    "anthropic": "anthropic",
+    "google": "google",
+    "local": "local",
+    **dict.fromkeys(
+        (
+            "azure",
+            "deepseek",
+            "groq",
+            "litellm",
+            "llamacpp",
+            "lmstudio",
+            "mistral",
+            "ollama",
+            "openai",
+            "openai-compatible",
+            "openrouter",
+            "together",
+            "vllm",
+            "xai",
+        ),
+        "openai",
+    ),
+}
+"""By prefix: the extra of agentx-core that installs its provider."""
 
 
 def names(group: str, installed: Scan | None = None) -> Mapping[str, Found]:
@@ -39,20 +64,36 @@ def look_up(group: str, name: str, installed: Scan | None = None) -> Any:
     return loaded.value
 
 
-def provider(prefix: str, installed: Scan | None = None) -> Any:
-    """Import and return the provider of `prefix/model`; a class is called.
+def provider(prefix: str, installed: Scan | None = None, tables: ModelTables | None = None) -> Any:
+    """Import and return the provider of `prefix/model`; a class is made anew, with its settings.
+
+    A table with the key `provider` makes its prefix another name for that provider's, with settings of its own.
 
     Raises:
         UnknownProviderError: nobody offers it; the message names the extra to install, and what is installed.
         PluginLoadError: two distributions claim the prefix, or its import fails.
+        ConfigError: its table in the configuration is wrong.
     """
     installed = installed or scan()
+    known = installed.group(MODELS)
+    settings = dict((tables or ModelTables()).settings(known).get(prefix, {}))
+    entry = settings.pop(("provider",), None)
+    found = _offered(str(entry.value) if entry is not None else prefix, installed)
+    if isinstance(found, type):
+        return build_provider(prefix, found, settings)
+    if settings:
+        setting = next(iter(settings.values()))
+        raise ConfigError(f"models.{prefix} takes no settings ({setting.origin})")
+    return found
+
+
+def _offered(prefix: str, installed: Scan) -> Any:
     try:
-        found = look_up(MODELS, prefix, installed)
+        return look_up(MODELS, prefix, installed)
     except LookupError:
         there = sorted(installed.group(MODELS))
-        fix = f"pip install 'agentx-core[{prefix}]'" if prefix in _EXTRAS else "install the plugin that serves it"
+        extra = _EXTRAS.get(prefix)
+        fix = f"pip install 'agentx-core[{extra}]'" if extra else "install the plugin that serves it"
         raise UnknownProviderError(
             f"no installed plugin serves the models of {prefix!r}: {fix} (installed: {', '.join(there) or 'none'})"
         ) from None
-    return found() if isinstance(found, type) else found

@@ -27,6 +27,7 @@ from ._errors import (
     ToolFailed,
 )
 from ._events import (
+    HistoryAdapted,
     ModelAttempt,
     ModelEnd,
     ModelStart,
@@ -57,7 +58,7 @@ from ._models import model_name
 from ._onion import DONE, CallNext, annotate, collapse, compile_onion, note_failure
 from ._parallel import run_all
 from ._result import RunResult
-from ._streaming import UNHEARD, open_stream
+from ._streaming import UnheardStream, open_stream
 from ._tools import Tool
 
 BACKSTOP = 1000
@@ -230,7 +231,7 @@ def whole(response: ModelResponse, index: int) -> tuple[ModelResponse, Parsed]:
         if isinstance(part, TextPart):
             text = _clean(part.text)
             if text is not part.text:
-                fixed = TextPart(text)
+                fixed = attrs.evolve(part, text=text)
         elif isinstance(part, ToolCall):
             fixed, args, problem = _parse_call(part, seen, index)
             parsed.append((attrs.evolve(fixed, arguments=part.arguments) if problem else fixed, args, problem))
@@ -301,13 +302,15 @@ async def dispatch(frame: ModelFrame, outer: CallNext | None = None) -> ModelRes
     """Call the model: reserve, stream, settle. The innermost part of the model onion."""
     turn, request = frame.turn, frame.request
     holds: Holds | None = None
+    stream: Any = None
     usage, failed, cost = None, None, None
     try:
         model = turn.agent.models.get(request.model)
         if model is None:
             model = turn.agent.resolve(request.model)
         holds = _hold(frame)
-        stream = UNHEARD if frame.sink is None and not frame.transforms else open_stream(frame, frame.attempts[0])
+        unheard = frame.sink is None and not frame.transforms
+        stream = UnheardStream() if unheard else open_stream(frame, frame.attempts[0])
         if not turn.session.quiet:
             await turn.session.deliver()
         response: ModelResponse = await model.respond(request, stream.emit)
@@ -315,13 +318,17 @@ async def dispatch(frame: ModelFrame, outer: CallNext | None = None) -> ModelRes
         usage, cost = response.usage, response.cost
     except BaseException as error:
         usage = error.usage if isinstance(error, ModelError) else None
+        if usage is None and stream is not None and stream.usage is not None:
+            usage = attrs.evolve(stream.usage, estimated=True)
         failed = _describe(error)
         note_failure(outer, error, frame)
         raise
     finally:
         if holds is not None:
             _book(frame, holds, usage, failed, cost)
-    if stream is not UNHEARD:
+    if stream.dropped:
+        _tell_adapted(frame, stream.dropped)
+    if not unheard:
         response = await _closed(stream, response, frame, outer)
     if outer is not None:
         outer.result, outer.state = response, DONE
@@ -358,6 +365,14 @@ def _book(frame: ModelFrame, holds: Holds, usage: Usage | None, failed: str | No
     turn.session.record(ModelAttempt, *attempt, frame.asked_by, cost)
     if turn.session.parent is not None:
         _book_above(turn, attempt, cost)
+
+
+def _tell_adapted(frame: ModelFrame, dropped: tuple[str, ...]) -> None:
+    """Say what of the history the model cannot read, unless that was said before."""
+    session, told = frame.turn.session, (frame.request.model, dropped)
+    if session.adapted != told:
+        session.adapted = told
+        session.record(HistoryAdapted, frame.request.model, frame.call_index, dropped)
 
 
 async def _closed(stream: Any, response: ModelResponse, frame: ModelFrame, outer: CallNext | None) -> ModelResponse:
@@ -676,7 +691,12 @@ def _describe(error: BaseException) -> str:
 def _cleaned(message: Message) -> Message:
     """Return a message whose text every store can hold."""
     for part in message.parts:
+<<<<<<< HEAD
         if isinstance(part, TextPart) and _clean(part.text) is not part.text:
             parts = [TextPart(_clean(p.text)) if isinstance(p, TextPart) else p for p in message.parts]
+=======
+        if isinstance(part, TextPart) and clean_text(part.text) is not part.text:
+            parts = [attrs.evolve(p, text=clean_text(p.text)) if isinstance(p, TextPart) else p for p in message.parts]
+>>>>>>> 7eaa3c7 (Add agentx.providers: HTTP, events, errors, keys, history and assembly for providers of models)
             return Message("user", tuple(parts))
     return message

@@ -64,29 +64,41 @@ class Part(Data):
 
 @attrs.frozen(eq=False, repr=False)
 class TextPart(Part):
+    """Text. `data` is what `provider` attached to it, such as citations; only that provider gets it back."""
+
     kind: ClassVar[str] = "text"
     text: str
+    data: Mapping[str, Any] | None = None
+    provider: str = ""
 
 
 @attrs.frozen(eq=False, repr=False)
 class ThinkingPart(Part):
-    """A model's reasoning. `signature` and `data` are the provider's and are sent back byte for byte."""
+    """A model's reasoning. `signature` and `data` are the provider's and are sent back to it byte for byte.
+
+    Of a `provider` that is not named nobody can read it.
+    """
 
     kind: ClassVar[str] = "thinking"
     text: str = ""
     signature: str | None = None
     data: Mapping[str, Any] | None = None
+    provider: str = ""
 
 
 @attrs.frozen(eq=False, repr=False)
 class ToolCall(Part):
-    """What the model asked for. `arguments` is JSON text; once in a history it is always an object."""
+    """What the model asked for. `arguments` is JSON text; once in a history it is always an object.
+
+    `data` is what `provider` attached to it, such as a signature; only that provider gets it back.
+    """
 
     kind: ClassVar[str] = "tool_call"
     id: str
     name: str
     arguments: str = "{}"
     data: Mapping[str, Any] | None = None
+    provider: str = ""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -110,7 +122,10 @@ class ToolResult(Part):
 
 @attrs.frozen(eq=False, repr=False)
 class FilePart(Part):
-    """A file given by its bytes, by URL or by the provider's id: exactly one of the three."""
+    """A file given by its bytes, by URL or by the provider's id: exactly one of the three.
+
+    `provider` is whose id it is; without it, whoever is asked.
+    """
 
     kind: ClassVar[str] = "file"
     media_type: str
@@ -118,6 +133,7 @@ class FilePart(Part):
     url: str | None = None
     file_id: str | None = None
     name: str | None = None
+    provider: str = ""
 
     def __attrs_post_init__(self) -> None:
         given = [self.data is not None, self.url is not None, self.file_id is not None]
@@ -276,6 +292,7 @@ class ModelSettings(Data):
     reasoning_effort: str | None = None
     service_tier: str | None = None
     timeout: float | None = None
+    """Seconds for the whole call; without it only silence is limited."""
     extra: Mapping[str, Any] = attrs.field(factory=dict, converter=_read_only)
     """Raw keys for the body of the request."""
 
@@ -292,6 +309,17 @@ NO_SETTINGS = ModelSettings()
 
 
 @attrs.frozen(eq=False, repr=False)
+class OutputFormat(Data):
+    """The JSON Schema that the answer's text must fit, for models that can be held to one."""
+
+    name: str
+    schema: Mapping[str, Any] = attrs.field(converter=_read_only)
+    strict: bool = True
+    """The schema is one that the provider can enforce; otherwise it only guides."""
+    description: str = ""
+
+
+@attrs.frozen(eq=False, repr=False)
 class ModelRequest(Data):
     """What goes on the wire for one model call: history, instructions and the layers' additions, kept apart.
 
@@ -305,6 +333,7 @@ class ModelRequest(Data):
     tools: tuple[ToolSpec, ...] = ()
     settings: ModelSettings = NO_SETTINGS
     context: tuple[str, ...] = ()
+    output: OutputFormat | None = None
 
     @property
     def wire_messages(self) -> Sequence[Message]:
@@ -370,4 +399,23 @@ class ToolArgsDelta(Data):
     name: str = ""
 
 
+@attrs.frozen(eq=False, repr=False)
+class UsageDelta(Data):
+    """What the call has used so far: a running total in the place of the last one. Nobody is shown it.
+
+    It is what counts if the call ends without a response.
+    """
+
+    usage: Usage
+
+
+@attrs.frozen(eq=False, repr=False)
+class AdaptedDelta(Data):
+    """What of the history this model cannot read and was not sent; becomes the event `history.adapted`."""
+
+    dropped: tuple[str, ...]
+
+
 Delta = TextDelta | ThinkingDelta | ToolArgsDelta
+Report = UsageDelta | AdaptedDelta
+"""What a model tells agentx about a call, in between its deltas."""

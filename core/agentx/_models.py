@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
-from ._messages import Delta, ModelRequest, ModelResponse
+from ._messages import Delta, ModelRequest, ModelResponse, Report
 
-Emit = Callable[[Delta], Awaitable[None]]
+Emit = Callable[[Delta | Report], Awaitable[None]]
 """Gives one delta to whoever listens; waits while the listener is behind."""
+
+
+@attrs.frozen
+class Capabilities:
+    """What a model can do; `None` is not known."""
+
+    json_schema: bool | None = None
+    """Holds its answer to a JSON Schema (`ModelRequest.output`)."""
+    tools: bool | None = None
+    parallel_tool_calls: bool | None = None
+    images: bool | None = None
+    """Reads images; so for the next two."""
+    audio: bool | None = None
+    files: bool | None = None
+    reasoning: bool | None = None
+    max_context: int | None = None
+    """Tokens of input and output together."""
+    max_output: int | None = None
+
+
+UNKNOWN = Capabilities()
 
 
 @runtime_checkable
@@ -20,8 +42,11 @@ class Model(Protocol):
 
     `respond` gives deltas to `emit` as they come and returns the whole response; the deltas of a text part, joined,
     are that part. It may be called from several sessions at once. Errors are `ModelError` of the right kind; a stream
-    that ends without its end marker is an error. A model may also have `async def aclose()`, called when the agent
-    that made it closes.
+    that ends without its end marker is an error.
+
+    A model may also have `capabilities`; `async def aclose()`, called when the agent that made it closes; and
+    `def fresh()`, which returns the same model with connections of its own: an agent that is given a `Model` object
+    uses and closes such a copy each time it opens.
     """
 
     name: str
@@ -39,10 +64,20 @@ class ModelInfo:
     """Whether it can answer now: weights are there, a key is set."""
     detail: str = ""
     """What is missing, or where it comes from; never a secret."""
+    capabilities: Capabilities = UNKNOWN
+    key: str = ""
+    """Where the key comes from, such as `environment OPENAI_API_KEY`; never the key."""
+    prices: Mapping[str, Decimal] = attrs.field(factory=dict)
+    """US dollars for a million tokens, by bucket of `Usage` (`input_tokens` …)."""
 
 
 class ModelProvider(Protocol):
-    """What an entry point of the group `agentx.models` names; the entry point's name is the `provider/` prefix."""
+    """What an entry point of the group `agentx.models` names; the entry point's name is the `provider/` prefix.
+
+    It names an instance, or an attrs class. A class is made anew each time an agent opens, with `prefix=` (where it has
+    such a field) and the settings of `[models.<prefix>]` as its fields, and `async def aclose()`, if it has one, is
+    called when the agent closes.
+    """
 
     def model(self, name: str) -> Model:
         """Return the model `name`, what follows the prefix. Does no I/O."""
@@ -72,6 +107,12 @@ def split_model_id(model_id: str) -> tuple[str, str]:
                 return provider, name
             break
     raise ValueError(f"model id {model_id!r} is not 'provider/model', such as 'local/auto'")
+
+
+def capabilities_of(model: Model | Any) -> Capabilities:
+    """Return what a model says that it can do."""
+    found = getattr(model, "capabilities", None)
+    return found if isinstance(found, Capabilities) else UNKNOWN
 
 
 def model_name(model: Model | Any) -> str:

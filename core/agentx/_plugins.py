@@ -64,7 +64,6 @@ class Stack:
     config: Config
     manager: pluggy.PluginManager = attrs.field(repr=False)
     installed: Scan = attrs.field(repr=False)
-    providers: dict[str, Any] = attrs.field(repr=False)
 
     @property
     def instances(self) -> Mapping[str, Any]:
@@ -90,16 +89,14 @@ class Stack:
         return tuple([" ".join(filter(None, (row.id, row.distribution, row.version))) for row in active])
 
     def provider(self, prefix: str) -> Any:
-        """Return the provider of `prefix/model`, imported the first time.
+        """Return the provider of `prefix/model`, made with its settings; who asks closes it.
 
         Raises:
             UnknownProviderError: nobody offers it; the message names the extra to install.
             PluginLoadError: two distributions claim the prefix, or its import fails.
+            ConfigError: its table in the configuration is wrong.
         """
-        found = self.providers.get(prefix)
-        if found is None:
-            found = self.providers[prefix] = provider(prefix, self.installed)
-        return found
+        return provider(prefix, self.installed, self.config.models)
 
     def explain(self, hook: str) -> str:
         """Return who wraps whom in a hook, outermost first, and why in that order."""
@@ -167,7 +164,6 @@ class Registry:
         self._command_line = command_line
         self._installed = installed
         self._made: list[Member] = []
-        self._providers: dict[str, Any] = {}
         self._warned: set[Refusal] = set()
 
     @property
@@ -218,7 +214,6 @@ class Registry:
             registration.config,
             registration.manager,
             self.installed,
-            self._providers,
         )
 
     def rows(self, overrides: Overrides = NO_OVERRIDES) -> tuple[Row, ...]:

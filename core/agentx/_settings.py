@@ -12,6 +12,10 @@ import attrs
 from ._errors import ConfigError
 
 ENVIRONMENT_PREFIX = "AGENTX__"
+MODELS_PREFIX = "AGENTX__MODELS__"
+MODELS = "models"
+MODEL_PREFIX = re.compile(r"[a-z][a-z0-9_-]*")
+"""What stands before the slash of a model id."""
 INSTANCE_ID = re.compile(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*(#[a-z0-9][a-z0-9_-]*)?")
 GENERAL_KEYS = ("autoload", "require", "disable", "presets", "strict", "order")
 
@@ -120,8 +124,22 @@ def _overlap(one: Keys, other: Keys) -> bool:
     return one[:length] == other[:length]
 
 
-def settings_from_environment(environment: Mapping[str, str], ids: Iterable[str]) -> Mapping[str, Settings]:
-    """Return what the variables say about the plugins `ids`.
+def model_tables_of(section: Section) -> Mapping[str, Settings]:
+    """Return the settings of `[models.<prefix>]`, by prefix."""
+    tables: dict[str, Settings] = {}
+    for prefix, settings in section.table.items():
+        if not MODEL_PREFIX.fullmatch(prefix):
+            raise ConfigError(f"{section.within(prefix)}: {prefix!r} is no prefix of models such as 'openai'")
+        where = section.within(prefix)
+        leaves = _leaves(table_of(settings, where))
+        tables[prefix] = {path: Setting(leaf, where) for path, leaf in leaves}
+    return tables
+
+
+def settings_from_environment(
+    environment: Mapping[str, str], ids: Iterable[str], prefix: str = ENVIRONMENT_PREFIX
+) -> Mapping[str, Settings]:
+    """Return what the variables say about the plugins `ids`, or about providers.
 
     Raises:
         ConfigError: a variable could mean two of them.
@@ -129,7 +147,7 @@ def settings_from_environment(environment: Mapping[str, str], ids: Iterable[str]
     by_segment = _by_segment(ids)
     found: dict[str, dict[Keys, Setting]] = {}
     for name, text in environment.items():
-        segment, field = _segments(name)
+        segment, field = _segments(name, prefix)
         owners = by_segment.get(segment, [])
         if len(owners) > 1:
             raise ConfigError(f"the environment variable {name} could mean {' or '.join(owners)}: set it in a file")
@@ -139,13 +157,16 @@ def settings_from_environment(environment: Mapping[str, str], ids: Iterable[str]
     return found
 
 
-def refuse_unknown_variables(environment: Mapping[str, str], ids: Iterable[str]) -> None:
+def refuse_unknown_variables(
+    environment: Mapping[str, str], ids: Iterable[str], prefix: str = ENVIRONMENT_PREFIX
+) -> None:
     by_segment = _by_segment(ids)
+    what = "provider of models" if prefix == MODELS_PREFIX else "plugin"
     for name in environment:
-        segment, _ = _segments(name)
+        segment, _ = _segments(name, prefix)
         if segment not in by_segment:
             hint = suggestion(segment, by_segment)
-            raise ConfigError(f"the environment variable {name} names no plugin that is installed or used{hint}")
+            raise ConfigError(f"the environment variable {name} names no {what} that is installed or used{hint}")
 
 
 def _by_segment(ids: Iterable[str]) -> Mapping[str, list[str]]:
@@ -156,21 +177,27 @@ def _by_segment(ids: Iterable[str]) -> Mapping[str, list[str]]:
     return by_segment
 
 
-def _segments(name: str) -> tuple[str, str]:
-    segment, _, field = name.removeprefix(ENVIRONMENT_PREFIX).partition("__")
+def _segments(name: str, prefix: str = ENVIRONMENT_PREFIX) -> tuple[str, str]:
+    segment, _, field = name.removeprefix(prefix).partition("__")
     if not (segment and field):
-        raise ConfigError(f"the environment variable {name} is not {ENVIRONMENT_PREFIX}<KIND>_<NAME>__<FIELD>")
+        whose = "<PROVIDER>" if prefix == MODELS_PREFIX else "<KIND>_<NAME>"
+        raise ConfigError(f"the environment variable {name} is not {prefix}{whose}__<FIELD>")
     return segment, field
 
 
-def settings_from_command_line(items: Sequence[str]) -> Mapping[str, Settings]:
-    found: dict[str, dict[Keys, Setting]] = {}
+def settings_from_command_line(items: Sequence[str]) -> tuple[Mapping[str, Settings], Mapping[str, Settings]]:
+    """Return what is said about plugins, and about providers of models (`models.openai.base_url=…`)."""
+    plugins: dict[str, dict[Keys, Setting]] = {}
+    models: dict[str, dict[Keys, Setting]] = {}
     for item in items:
         name, separator, text = item.partition("=")
         kind, _, rest = name.partition(".")
         plugin, _, field = rest.partition(".")
-        if not (separator and field and INSTANCE_ID.fullmatch(f"{kind}.{plugin}")):
+        path, setting = tuple(field.split(".")), Setting(text, "command line", is_text=True)
+        if separator and field and kind == MODELS and MODEL_PREFIX.fullmatch(plugin):
+            models.setdefault(plugin, {})[path] = setting
+        elif separator and field and INSTANCE_ID.fullmatch(f"{kind}.{plugin}"):
+            plugins.setdefault(f"{kind}.{plugin}", {})[path] = setting
+        else:
             raise ConfigError(f"{item!r} is not 'kind.name.field=value', such as 'guard.budget.limit_usd=2'")
-        path = tuple(field.split("."))
-        found.setdefault(f"{kind}.{plugin}", {})[path] = Setting(text, "command line", is_text=True)
-    return found
+    return plugins, models

@@ -13,24 +13,57 @@ import attrs
 
 from ._events import Event, delta_event
 from ._frames import ModelFrame, Sink
-from ._messages import Delta, ModelResponse, Part, TextDelta, TextPart, ToolArgsDelta
+from ._messages import (
+    AdaptedDelta,
+    Delta,
+    ModelResponse,
+    Part,
+    Report,
+    TextDelta,
+    TextPart,
+    ToolArgsDelta,
+    Usage,
+    UsageDelta,
+)
+
+REPORTS = (UsageDelta, AdaptedDelta)
 
 WINDOW = 64
 """How many deltas a stream may be ahead of its consumer, once the consumer has shown that it keeps up."""
 
 
-class PlainStream:
+class Reports:
+    """What a model tells about an attempt besides its deltas; nobody is shown it."""
+
+    __slots__ = ("dropped", "usage")
+
+    def __init__(self) -> None:
+        self.usage: Usage | None = None
+        self.dropped: tuple[str, ...] = ()
+
+    def note(self, report: Report) -> None:
+        if isinstance(report, UsageDelta):
+            self.usage = report.usage
+        else:
+            self.dropped = report.dropped
+
+
+class PlainStream(Reports):
     """The deltas of one attempt, when no layer transforms them."""
 
     __slots__ = ("_attempt", "_call_index", "_seen", "_sink")
 
     def __init__(self, sink: Sink, call_index: int, attempt: int) -> None:
+        super().__init__()
         self._sink = sink
         self._call_index = call_index
         self._attempt = attempt
         self._seen = False
 
-    async def emit(self, delta: Delta) -> None:
+    async def emit(self, delta: Delta | Report) -> None:
+        if isinstance(delta, REPORTS):
+            self.note(delta)
+            return
         self._seen = True
         await self._sink(delta, self._call_index, self._attempt)
 
@@ -42,12 +75,13 @@ class PlainStream:
         return response
 
 
-class BufferedStream:
+class BufferedStream(Reports):
     """The deltas of one attempt, straight into the buffer of a stream."""
 
     __slots__ = ("_attempt", "_buffer", "_call_index", "_items", "_seen")
 
     def __init__(self, buffer: Buffer, call_index: int, attempt: int) -> None:
+        super().__init__()
         self._buffer = buffer
         self._items = buffer.items
         self._call_index = call_index
@@ -55,7 +89,10 @@ class BufferedStream:
         self._seen = False
         buffer.window = 1
 
-    async def emit(self, delta: Delta) -> None:
+    async def emit(self, delta: Delta | Report) -> None:
+        if isinstance(delta, REPORTS):
+            self.note(delta)
+            return
         items = self._items
         items.append((delta, self._call_index, self._attempt))
         self._seen = True
@@ -73,23 +110,25 @@ class BufferedStream:
         return response
 
 
-class UnheardStream:
+class UnheardStream(Reports):
     """The deltas of one attempt, when nobody listens."""
 
-    async def emit(self, delta: Delta) -> None:
+    __slots__ = ()
+
+    async def emit(self, delta: Delta | Report) -> None:
         """Drop it: the response has it all."""
+        if isinstance(delta, REPORTS):
+            self.note(delta)
 
     async def close(self, response: ModelResponse) -> ModelResponse:
         return response
 
 
-UNHEARD = UnheardStream()
-
-
-class TransformedStream:
+class TransformedStream(Reports):
     """The deltas of one attempt, through transforms; the innermost is the first."""
 
     def __init__(self, frame: ModelFrame, attempt: int) -> None:
+        super().__init__()
         self._frame = frame
         self._attempt = attempt
         self._transforms = [factory() for factory in reversed(frame.transforms)]
@@ -97,7 +136,10 @@ class TransformedStream:
         self._seen: set[int] = set()
         self._in_call = False
 
-    async def emit(self, delta: Delta) -> None:
+    async def emit(self, delta: Delta | Report) -> None:
+        if isinstance(delta, REPORTS):
+            self.note(delta)
+            return
         if isinstance(delta, TextDelta):
             self._seen.add(delta.index)
             self._in_call = False
@@ -132,7 +174,9 @@ class TransformedStream:
         index = 0
         for part in response.parts:
             if isinstance(part, TextPart):
-                part = TextPart("".join(self._texts.pop(index, ())))
+                text = "".join(self._texts.pop(index, ()))
+                if text != part.text:  # what the provider attached belongs to its own text
+                    part = TextPart(text)
                 index += 1
             parts.append(part)
         parts.extend([TextPart("".join(texts)) for _, texts in sorted(self._texts.items())])
@@ -150,7 +194,7 @@ def open_stream(frame: ModelFrame, attempt: int) -> PlainStream | BufferedStream
     if frame.transforms:
         return TransformedStream(frame, attempt)
     if frame.sink is None:
-        return UNHEARD
+        return UnheardStream()
     buffer = getattr(frame.sink, "__self__", None)
     if isinstance(buffer, Buffer):
         return BufferedStream(buffer, frame.call_index, attempt)

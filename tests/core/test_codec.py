@@ -321,7 +321,7 @@ class Name(str):
         (Name("x\0"), '"x�"'),
         (types.MappingProxyType({"a": 1}), '{"a":1}'),
         (FilePart("text/plain", data=b"a"), '{"kind":"file","media_type":"text/plain","data":"YQ==","url":null,'
-         '"file_id":null,"name":null}'),
+         '"file_id":null,"name":null,"provider":""}'),
     ],
 )  # fmt: skip
 def test_values_have_one_json_form(value: Any, text: str) -> None:

@@ -58,7 +58,7 @@ LATER = {
     ("_subagent", "_agent"): "a child's onions are compiled when its tool is called",
 }
 """Imports inside of a function that go the other way, with the reason."""
-FACES = ("builtin", "cli", "testing")
+FACES = ("builtin", "cli", "providers", "testing")
 """Packages that stand on core; nothing of core imports them."""
 
 
@@ -100,17 +100,26 @@ def outsiders() -> list[Path]:
     return inside + [file for file in sources() if any(folder in file.parents for folder in DISTRIBUTIONS)]
 
 
+def test_one_module_imports_httpx() -> None:
+    """So that its successor is a change of one line."""
+    found = {name_of(file) for file in sources() for one in imports_of(file) if one.module.startswith("httpx")}
+    assert found == {"core/agentx/providers/_http.py"}
+
+
 @pytest.mark.parametrize("file", outsiders(), ids=lambda file: name_of(file))
 def test_plugins_import_only_public_names(file: Path) -> None:
     """What is in core's underscore modules may change; a plugin cannot have it."""
     import agentx
+    from agentx import providers
 
     wrong = []
     for one in imports_of(file):
         if one.module.partition(".")[0] not in ("agentx", "agentx_pytest") or one.module.startswith("agentx.builtin"):
             continue
-        public = one.module in ("agentx", "agentx.testing", "agentx_pytest")
-        if not public or (one.module == "agentx" and one.name and one.name not in agentx.__all__):
+        public = {"agentx": agentx.__all__, "agentx.providers": providers.__all__}
+        names = public.get(one.module)
+        is_public = one.module in ("agentx.testing", "agentx_pytest") or names is not None
+        if not is_public or (names is not None and one.name and one.name not in names):
             wrong.append(f"{name_of(file)}:{one.line} imports {one.module}{f'.{one.name}' if one.name else ''}")
     assert not wrong, "\n".join(wrong)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from agentx._config import Config, load_config
+from agentx._config import Config, ModelTables, load_config
 from agentx._errors import AgentxError, OrderError
 from agentx._hookspecs import HOOKS
 from agentx._lookup import provider
@@ -24,7 +24,7 @@ from agentx._plugin import Plugin
 from agentx._plugins import Stack, _arranged, _is_fatal
 from agentx._registration import Registration
 from agentx._rows import Row, rows_of
-from agentx._scan import MODELS, Scan, scan
+from agentx._scan import MODELS, Found, Scan, scan
 from agentx._why import why
 
 from ._agents import Choice
@@ -92,7 +92,7 @@ class Loaded:
         except OrderError as error:
             self.order_error = error
             layers, arrangements = FALLBACK_HOOKS, {}
-        self.stack = Stack(members, layers, arrangements, rows, config, registration.manager, installed, {})
+        self.stack = Stack(members, layers, arrangements, rows, config, registration.manager, installed)
         refused = registration.refused.values()
         self.fatal = [one.id for one in refused if one.is_wanted and _is_fatal(one, config)]
 
@@ -160,18 +160,28 @@ def _tool(tool: Any, owner: str) -> dict[str, Any]:
     }
 
 
+def _providers(installed: Scan, tables: ModelTables) -> Iterator[tuple[str, Found]]:
+    """Yield every prefix with what serves it: those that are installed, and other names of them."""
+    known = installed.group(MODELS)
+    yield from known.items()
+    for prefix, settings in tables.settings(known).items():
+        other = settings.get(("provider",))
+        if prefix not in known and other is not None and other.value in known:
+            yield prefix, known[other.value]
+
+
 def models(child: Child) -> Any:
     """What every provider lists, and which could not be asked."""
-    installed = scan()
+    installed, tables = scan(), child.config().models
     found: list[dict[str, Any]] = []
     problems: list[dict[str, Any]] = []
-    for prefix, entry in installed.group(MODELS).items():
+    for prefix, entry in _providers(installed, tables):
         known = {"provider": prefix, "distribution": entry.distribution, "version": entry.version}
         try:
             if prefix in child.failed:
                 raise AgentxError(child.failed[prefix])
             child.at(prefix)
-            made = provider(prefix, installed)
+            made = provider(prefix, installed, tables)
             listed = [{**attrs.asdict(info), **known} for info in made.models()]
         except (Exception, SystemExit) as error:
             problems.append({**known, "reason": str(error)})

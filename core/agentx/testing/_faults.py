@@ -11,7 +11,7 @@ import attrs
 from agentx._context import AgentContext, ModelContext, SessionContext, ToolContext, TurnContext
 from agentx._errors import StreamCutError
 from agentx._hookspecs import HOOKS, CallNext
-from agentx._messages import Delta, ModelRequest, ModelResponse, ToolResult
+from agentx._messages import Delta, ModelRequest, ModelResponse, Report, ToolResult
 from agentx._models import Emit, Model
 from agentx._plugin import Plugin
 from agentx._result import RunResult
@@ -93,7 +93,7 @@ class FaultyModel:
     def _breaking(self, fault: Cut | Hang, emit: Emit) -> Emit:
         left = fault.after
 
-        async def emit_some(delta: Delta) -> None:
+        async def emit_some(delta: Delta | Report) -> None:
             nonlocal left
             if not left:
                 await self._suffer(fault)

@@ -13,11 +13,13 @@ import attrs
 
 from agentx._errors import RequestRejectedError
 from agentx._messages import (
+    AdaptedDelta,
     Delta,
     Messages,
     ModelRequest,
     ModelResponse,
     Part,
+    Report,
     TextDelta,
     TextPart,
     ThinkingDelta,
@@ -26,6 +28,7 @@ from agentx._messages import (
     ToolCall,
     ToolResult,
     Usage,
+    UsageDelta,
 )
 from agentx._models import Emit
 
@@ -132,9 +135,9 @@ class FakeModel:
         await anyio.sleep(self._delay)
         streamed = False
 
-        async def emit_noting(delta: Delta) -> None:
+        async def emit_noting(delta: Delta | Report) -> None:
             nonlocal streamed
-            streamed = True
+            streamed = streamed or not isinstance(delta, UsageDelta | AdaptedDelta)
             await emit(delta)
 
         answer = await self.reply(request, emit_noting)

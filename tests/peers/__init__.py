@@ -1,0 +1,1 @@
+"""Other ends of the wire: servers that tests start on this machine."""

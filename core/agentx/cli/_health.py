@@ -15,7 +15,8 @@ import platformdirs
 
 from agentx._config import Config, load_config
 from agentx._errors import AgentxError, ConfigError
-from agentx._scan import COMMANDS, Scan, scan
+from agentx._scan import COMMANDS, MODELS, Scan, scan
+from agentx._settings import Settings, suggestion
 
 from ._agents import Choice
 from ._app import BUILT_IN
@@ -43,7 +44,7 @@ def examine(choice: Choice) -> Sequence[Finding]:
     config, of_config = _configuration(choice)
     found += of_config
     found += _plugins(choice, installed, is_broken=config is None)
-    found += _models()
+    found += _models(choice, is_broken=config is None)
     return [*found, *_folders()]
 
 
@@ -83,7 +84,9 @@ def _configuration(choice: Choice) -> tuple[Config | None, Sequence[Finding]]:
     topic = "Configuration"
     try:
         config = load_config(choice.source, agent=choice.agent, autoload=choice.autoload, command_line=choice.settings)
-        settings = config.settings(_ids(scan()))
+        installed = scan()
+        settings = config.settings(_ids(installed))
+        models = config.models.settings(installed.group(MODELS))
     except ConfigError as error:
         return None, [Finding(topic, "wrong", str(error))]
     found = [Finding(topic, "fine", f"read {file}") for file in config.files]
@@ -97,7 +100,22 @@ def _configuration(choice: Choice) -> tuple[Config | None, Sequence[Finding]]:
     for plugin, own in sorted(settings.items()):
         for keys, setting in own.items():
             found.append(Finding(topic, "fine", f"{plugin}.{'.'.join(keys)} is set ({setting.origin})"))
+    for prefix, own in sorted(models.items()):
+        for keys, setting in own.items():
+            found.append(Finding(topic, "fine", f"models.{prefix}.{'.'.join(keys)} is set ({setting.origin})"))
+        found += _unserved(prefix, own, installed)
     return config, found
+
+
+def _unserved(prefix: str, settings: Settings, installed: Scan) -> Iterator[Finding]:
+    """Say which table of [models] no installed provider reads."""
+    other = settings.get(("provider",))
+    name = str(other.value) if other is not None else prefix
+    known = installed.group(MODELS)
+    if name not in known:
+        origin = next(iter(settings.values())).origin if settings else "configuration"
+        hint = suggestion(name, known)
+        yield Finding("Configuration", "wrong", f"no installed provider is called {name!r} ({origin}){hint}")
 
 
 def _ids(installed: Scan) -> set[str]:
@@ -138,10 +156,10 @@ def _plugin(row: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding("Plugins", "wrong", f"{what} {row['status']}: {row['reason']}", fix)
 
 
-def _models() -> Iterator[Finding]:
+def _models(choice: Choice, *, is_broken: bool) -> Iterator[Finding]:
     topic = "Models"
     try:
-        answer: Mapping[str, Any] = ask("models", Choice())
+        answer: Mapping[str, Any] = ask("models", choice, ignore_config=is_broken)
     except AgentxError as error:
         yield Finding(topic, "wrong", str(error))
         return

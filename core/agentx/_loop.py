@@ -691,12 +691,7 @@ def _describe(error: BaseException) -> str:
 def _cleaned(message: Message) -> Message:
     """Return a message whose text every store can hold."""
     for part in message.parts:
-<<<<<<< HEAD
         if isinstance(part, TextPart) and _clean(part.text) is not part.text:
-            parts = [TextPart(_clean(p.text)) if isinstance(p, TextPart) else p for p in message.parts]
-=======
-        if isinstance(part, TextPart) and clean_text(part.text) is not part.text:
-            parts = [attrs.evolve(p, text=clean_text(p.text)) if isinstance(p, TextPart) else p for p in message.parts]
->>>>>>> 7eaa3c7 (Add agentx.providers: HTTP, events, errors, keys, history and assembly for providers of models)
+            parts = [attrs.evolve(p, text=_clean(p.text)) if isinstance(p, TextPart) else p for p in message.parts]
             return Message("user", tuple(parts))
     return message

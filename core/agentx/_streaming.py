@@ -35,11 +35,8 @@ WINDOW = 64
 class Reports:
     """What a model tells about an attempt besides its deltas; nobody is shown it."""
 
-    __slots__ = ("dropped", "usage")
-
-    def __init__(self) -> None:
-        self.usage: Usage | None = None
-        self.dropped: tuple[str, ...] = ()
+    usage: Usage | None = None
+    dropped: tuple[str, ...] = ()
 
     def note(self, report: Report) -> None:
         if isinstance(report, UsageDelta):
@@ -51,10 +48,7 @@ class Reports:
 class PlainStream(Reports):
     """The deltas of one attempt, when no layer transforms them."""
 
-    __slots__ = ("_attempt", "_call_index", "_seen", "_sink")
-
     def __init__(self, sink: Sink, call_index: int, attempt: int) -> None:
-        super().__init__()
         self._sink = sink
         self._call_index = call_index
         self._attempt = attempt
@@ -78,10 +72,7 @@ class PlainStream(Reports):
 class BufferedStream(Reports):
     """The deltas of one attempt, straight into the buffer of a stream."""
 
-    __slots__ = ("_attempt", "_buffer", "_call_index", "_items", "_seen")
-
     def __init__(self, buffer: Buffer, call_index: int, attempt: int) -> None:
-        super().__init__()
         self._buffer = buffer
         self._items = buffer.items
         self._call_index = call_index
@@ -113,8 +104,6 @@ class BufferedStream(Reports):
 class UnheardStream(Reports):
     """The deltas of one attempt, when nobody listens."""
 
-    __slots__ = ()
-
     async def emit(self, delta: Delta | Report) -> None:
         """Drop it: the response has it all."""
         if isinstance(delta, REPORTS):
@@ -128,7 +117,6 @@ class TransformedStream(Reports):
     """The deltas of one attempt, through transforms; the innermost is the first."""
 
     def __init__(self, frame: ModelFrame, attempt: int) -> None:
-        super().__init__()
         self._frame = frame
         self._attempt = attempt
         self._transforms = [factory() for factory in reversed(frame.transforms)]

@@ -79,6 +79,9 @@ if TYPE_CHECKING:
         OrderError as OrderError,
     )
     from ._errors import (
+        OutputError as OutputError,
+    )
+    from ._errors import (
         OverloadedError as OverloadedError,
     )
     from ._errors import (
@@ -333,6 +336,9 @@ if TYPE_CHECKING:
     from ._models import (
         PullsWeights as PullsWeights,
     )
+    from ._output import (
+        Output as Output,
+    )
     from ._plugin import (
         Plugin as Plugin,
     )
@@ -396,6 +402,7 @@ _WHERE = {
         "ModelNotFoundError",
         "ModelTimeoutError",
         "NoOutputError",
+        "OutputError",
         "OrderError",
         "OverloadedError",
         "PermissionDeniedError",
@@ -491,6 +498,7 @@ _WHERE = {
         "PullsWeights",
         "Capabilities",
     ),
+    "_output": ("Output",),
     "_plugin": (
         "Plugin",
         "reduced",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
@@ -23,6 +23,7 @@ from ._messages import NO_SETTINGS, Message, ModelSettings, ToolResult, UserInpu
 from ._messages import ModelResponse as Response
 from ._models import Model, model_name, split_model_id
 from ._onion import Onions, compile_lifetime, compile_onion
+from ._output import Output, OutputType, compile_output
 from ._plugin import Plugin
 from ._plugins import Overrides, Registry, Stack
 from ._result import RunResult
@@ -70,6 +71,8 @@ class Agent(Generic[Deps, Out]):
         name: for configuration (`[agents.NAME]`), logs and events.
         instructions: what the model is told before everything else; always sent.
         tools: functions or `@tool`s.
+        output: what the answer shall be, for `result.output`: a class, another annotation, a JSON Schema, or an
+            `Output` with options; by default text. An answer that does not fit goes back to the model.
         plugins: plugins in the order of `use`.
         autoload: which installed plugins load: `all`, `listed`, `none`; by default as configured.
         config: a file, a mapping, or `False` for none; by default agentx.toml or pyproject.toml of the working
@@ -87,6 +90,7 @@ class Agent(Generic[Deps, Out]):
         name: str = "agent",
         instructions: str = "",
         tools: Sequence[Tool | Callable[..., Any]] = (),
+        output: type[Out] | Output[Out] | Mapping[str, Any] | None = None,
         plugins: Sequence[str | Plugin[Any] | type[Plugin[Any]] | Callable[..., Any]] = (),
         autoload: str | None = None,
         config: str | Path | Mapping[str, Any] | bool | None = None,
@@ -102,6 +106,8 @@ class Agent(Generic[Deps, Out]):
         self.instructions = instructions
         self.settings = settings or NO_SETTINGS
         self.store: Store = MemoryStore() if store is None else store
+        self._outputs: dict[Any, OutputType] = {}
+        self._output = None if output in (None, str) else compile_output(output)
         self._tools = [item if isinstance(item, Tool) else tool(item) for item in tools]
         self._used: list[Used] = []
         self._autoload = autoload
@@ -201,6 +207,21 @@ class Agent(Generic[Deps, Out]):
         idle = [key for key, stack in self._stacks.items() if id(stack) not in opened]
         for key in idle[: max(0, len(self._stacks) - COMBINATIONS + 1)]:
             self._onions.pop(id(self._stacks.pop(key)), None)
+
+    def _output_of(self, asked: Any) -> OutputType | None:
+        """Return what a turn's own `output=` means.
+
+        Raises:
+            OutputError: no JSON Schema can express it.
+        """
+        if asked is str:
+            return None
+        if not isinstance(asked, Hashable):
+            return compile_output(asked)
+        found = self._outputs.get(asked)
+        if found is None:
+            found = self._outputs[asked] = compile_output(asked)
+        return found
 
     def _compiled(self, stack: Stack) -> Onions:
         with self._loading:
@@ -423,6 +444,8 @@ class _Opened:
             show=show,
             model=model,
             settings=agent.settings,
+            output=agent._output,
+            output_of=agent._output_of,
             current=self.current,
             models=self.models,
             resolve=self.resolve,

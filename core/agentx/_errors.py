@@ -18,6 +18,7 @@
     │   ├── SessionConflictError   another process writes this session
     │   ├── SessionPausedError     the session waits for decisions
     │   └── SessionClosedError     the session or agent is closed, or a layer of it failed
+    ├── OutputError                an `output=` that no JSON Schema can express
     ├── NoOutputError              `.output` of a turn that has none
     ├── TurnAborted                a plugin aborted the turn
     ├── EventLoopRunningError      `run_sync` inside a running event loop
@@ -143,6 +144,10 @@ class SessionPausedError(SessionError):
 
 class SessionClosedError(SessionError):
     code = "session-closed"
+
+
+class OutputError(AgentxError):
+    code = "output"
 
 
 class NoOutputError(AgentxError):

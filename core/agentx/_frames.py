@@ -22,6 +22,7 @@ from ._events import Event, LimitWarning, SessionStart, ToolsChanged, delta_even
 from ._host import TurnScope, start_task
 from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
 from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec, Usage
+from ._output import OutputType
 from ._result import RunResult
 from ._toolbox import Toolbox
 
@@ -114,6 +115,9 @@ class AgentFrame(_Level):
     """Streams a response that no dispatch streamed, of the loop."""
     model: Any
     settings: ModelSettings
+    output: OutputType | None
+    output_of: Callable[[Any], OutputType | None]
+    """What a turn's own `output=` means, compiled once."""
     current: Callable[[SessionFrame], tuple[Onions, Any]]
     """The onions and the model that hold for a session in the current context."""
     models: Mapping[str, Any]
@@ -440,6 +444,9 @@ class TurnFrame(_Level):
     stop: Stop | None = None
     feedback: tuple[str, str] | None = None
     send_backs: int = 0
+    output_type: OutputType | None = None
+    """What the answer has to be, if it is not text."""
+    output_tries: int = 0
     output: Message | None = None
     outcome: Stop | None = None
     sink: Sink | None = None
@@ -546,7 +553,7 @@ class TurnFrame(_Level):
             status, reason, by = outcome.status, outcome.reason or None, outcome.by or None  # type: ignore[assignment]
             if outcome.has_output:
                 status, output = "completed", outcome.output
-                text = output if isinstance(output, str) else None
+                text = output if isinstance(output, str) and self.output_type is None else None
         if text is None:
             text = self.output.text if self.output is not None else ""
         session, cost = self.session, self.cost()
@@ -561,7 +568,7 @@ class TurnFrame(_Level):
             session.id,
             self.turn_id,
             (),
-            text if output is None else output,
+            output if outcome is not None and outcome.has_output else text,
         )
 
     def counts(self, key: str) -> bool:

@@ -54,8 +54,9 @@ from ._messages import (
     ToolResult,
     Usage,
 )
-from ._models import model_name
+from ._models import capabilities_of, model_name
 from ._onion import DONE, CallNext, annotate, collapse, compile_onion, note_failure
+from ._output import OutputInvalid, OutputType, ask_for
 from ._parallel import run_all
 from ._result import RunResult
 from ._streaming import UnheardStream, open_stream
@@ -64,6 +65,8 @@ from ._tools import Tool
 BACKSTOP = 1000
 """Model calls of one turn; a net for turns that no limit on `requests` holds for."""
 SEND_BACKS = 5
+OUTPUT = "output"
+"""Who sends back an answer that is not the data that was asked for."""
 PARALLEL = 32
 """Tool calls of one step that run at once."""
 EXCERPT = 500
@@ -143,14 +146,28 @@ def conclude(turn: TurnFrame, response: ModelResponse) -> Stop | None:
     text = response.text
     if not text.strip() and not any(part.kind == "file" for part in response.parts):
         return Stop("empty", "the model answered nothing", "")
+    if turn.output_type is not None:
+        return _read(turn, turn.output_type, response)
     return Stop("completed", "", "", text, True)
+
+
+def _read(turn: TurnFrame, output: OutputType, response: ModelResponse) -> Stop | None:
+    """Return the outcome of an answer that is data; one that does not fit goes back to the model a few times."""
+    try:
+        return Stop("completed", "", "", output.read(response), True)
+    except OutputInvalid as problem:
+        if turn.output_tries >= output.retries:
+            return Stop("stopped", f"the answer is not a valid {output.format.name}: {problem}", OUTPUT)
+        turn.output_tries += 1
+        turn.feedback = (output.rejection(problem), OUTPUT)
+        return None
 
 
 def take_feedback(turn: TurnFrame) -> bool:
     """Put the feedback of a rejected answer into the history; `False` when that happened too often."""
     feedback, by = turn.feedback or ("", "")
     turn.feedback = None
-    turn.send_backs += 1
+    turn.send_backs += by != OUTPUT  # those have a bound of their own
     if turn.send_backs > SEND_BACKS:
         turn.stop = turn.stop or Stop("stopped", f"the answer was sent back {SEND_BACKS} times: {feedback}", by)
         return False
@@ -308,13 +325,19 @@ async def dispatch(frame: ModelFrame, outer: CallNext | None = None) -> ModelRes
         model = turn.agent.models.get(request.model)
         if model is None:
             model = turn.agent.resolve(request.model)
-        holds = _hold(frame)
+        asked = None
+        if turn.output_type is not None and frame.asked_by is None:  # a plugin's own call asks for text
+            asked = ask_for(turn.output_type, request, capabilities_of(model))
+            request = asked.request
+        holds = _hold(frame, request)
         unheard = frame.sink is None and not frame.transforms
         stream = UnheardStream() if unheard else open_stream(frame, frame.attempts[0])
         if not turn.session.quiet:
             await turn.session.deliver()
-        response: ModelResponse = await model.respond(request, stream.emit)
+        emit = stream.emit if asked is None else asked.emit(stream.emit)
+        response: ModelResponse = await model.respond(request, emit)
         check_response(response, model)
+        response = response if asked is None else asked.answer(response)
         usage, cost = response.usage, response.cost
     except BaseException as error:
         usage = error.usage if isinstance(error, ModelError) else None
@@ -325,7 +348,7 @@ async def dispatch(frame: ModelFrame, outer: CallNext | None = None) -> ModelRes
         raise
     finally:
         if holds is not None:
-            _book(frame, holds, usage, failed, cost)
+            _book(frame, request, holds, usage, failed, cost)
     if stream.dropped:
         _tell_adapted(frame, stream.dropped)
     if not unheard:
@@ -335,13 +358,13 @@ async def dispatch(frame: ModelFrame, outer: CallNext | None = None) -> ModelRes
     return response
 
 
-def _hold(frame: ModelFrame) -> Holds:
+def _hold(frame: ModelFrame, request: ModelRequest) -> Holds:
     """Reserve what a dispatch may use, under every limit.
 
     Raises:
         StopSignal: a limit refuses it, or the turn is to stop.
     """
-    turn, request = frame.turn, frame.request
+    turn = frame.turn
     if turn.stop is not None:
         raise turn.halt()
     lines = turn.model_lines()
@@ -351,15 +374,17 @@ def _hold(frame: ModelFrame) -> Holds:
         turn.at_limit(holds.reason, holds.line.owner)
         raise turn.halt()
     frame.attempts[0] += 1
-    frame.sent[:] = [request]
+    frame.sent[:] = [frame.request]
     return holds
 
 
-def _book(frame: ModelFrame, holds: Holds, usage: Usage | None, failed: str | None, cost: Any) -> None:
+def _book(
+    frame: ModelFrame, request: ModelRequest, holds: Holds, usage: Usage | None, failed: str | None, cost: Any
+) -> None:
     """Settle what a dispatch used."""
     turn, model = frame.turn, frame.request.model
     if holds:
-        settle(holds, frame.request, usage, turn.warn, cost)
+        settle(holds, request, usage, turn.warn, cost)
     turn.totals.add(usage)
     attempt = (model, frame.call_index, frame.attempts[0], usage, failed)
     turn.session.record(ModelAttempt, *attempt, frame.asked_by, cost)

@@ -304,6 +304,7 @@ class Session(Generic[Out]):
         limits: Mapping[str, Any] | None = None,
         settings: ModelSettings | None = None,
         metadata: Mapping[str, Any] | None = None,
+        output: Any = None,
         on_busy: OnBusy = "raise",
     ) -> RunResult[Out]:
         """Run one turn.
@@ -315,13 +316,14 @@ class Session(Generic[Out]):
             limits: settings of `guard.limits` for this turn.
             settings: laid over those of the agent and the session.
             metadata: kept with the turn, not shown to the model.
+            output: what this turn's answer shall be, in place of the agent's; `str` is text.
             on_busy: what to do while a turn is running: `raise` or `wait`.
 
         Raises:
             SessionBusyError: a turn is running.
             TurnAborted: a plugin aborted the turn.
         """
-        options = RunOptions(deps, model, limits, settings, metadata, on_busy)
+        options = RunOptions(deps, model, limits, settings, metadata, output, on_busy)
         if self._frame is not None:
             result: RunResult[Out] = await run_turn(self._frame, input, options)
             return result

@@ -365,6 +365,33 @@ def _pydantic_problems(error: Any) -> str:
     return "; ".join(f"{item['msg']} - at `$.{'.'.join(map(str, item['loc']))}`" for item in problems[:5])
 
 
+def read_annotation(annotation: Any, where: str) -> tuple[dict[str, Any], Decode]:
+    """Return the JSON Schema of values of a type, and what makes one of JSON text.
+
+    Raises:
+        ToolSchemaError: JSON Schema cannot express it.
+    """
+    schema, decode = _schema_and_decoder([_Parameter("value", annotation)], where, True)
+    defs = dict(schema.get("$defs", {}))
+    root = dict(schema["properties"]["value"])
+    if "$ref" in root and len(root) == 1:
+        name = root["$ref"].removeprefix("#/$defs/")
+        root = dict(defs[name])
+        if f"'#/$defs/{name}'" not in str(defs):
+            del defs[name]
+    if defs:
+        root["$defs"] = defs
+
+    def read(text: str) -> Any:
+        try:
+            value = decode(f'{{"value":{text}}}')
+        except Exception as error:
+            raise ValueError(str(error).replace("$.value", "$")) from error
+        return value["value"] if isinstance(value, dict) else value.value
+
+    return root, read
+
+
 def _read_docstring(function: Any) -> tuple[str, Mapping[str, str]]:
     """Return the docstring without its sections, and what it says of each parameter (Google, NumPy or Sphinx form)."""
     text = inspect.getdoc(function) or ""

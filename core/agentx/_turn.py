@@ -33,6 +33,7 @@ class RunOptions:
     limits: Mapping[str, Any] | None = None
     settings: ModelSettings | None = None
     metadata: Mapping[str, Any] | None = None
+    output: Any = None
     on_busy: OnBusy = "raise"
 
 
@@ -137,6 +138,7 @@ def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> Tur
         history_start=len(frame.history),
         log_start=frame.seq,
         scope=TurnScope(agent.new_scope()),
+        output_type=agent.output if options.output is None else agent.output_of(options.output),
     )
     frame.turn_count += 1
     return turn

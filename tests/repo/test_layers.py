@@ -19,6 +19,8 @@ ORDER = (
     "_tools",
     "_toolbox",
     "_models",
+    "_schema",
+    "_output",
     "_hookspecs",
     "_plugin",
     "_order",

@@ -7,6 +7,7 @@ one there is. With uv installed environments are made by it, without it by virtu
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -31,6 +32,15 @@ def group(name: str) -> tuple[str, ...]:
     return tuple(nox.project.dependency_groups(PYPROJECT, name))
 
 
+def peers(session: nox.Session) -> None:
+    """Install the servers of npm that tests talk to; without npm those tests are skipped, or fail in CI."""
+    if shutil.which("npm") is None:
+        session.warn("npm is not there: the tests that need a server of npm are not run")
+        return
+    with session.chdir(HERE / "tests" / "peers" / "node"):
+        session.run("npm", "ci", "--no-audit", "--no-fund", external=True)
+
+
 def install(session: nox.Session, *folders: Path) -> None:
     """Install the core and some plugins as editable, and what the tests need.
 
@@ -45,6 +55,7 @@ def install(session: nox.Session, *folders: Path) -> None:
 def tests(session: nox.Session) -> None:
     """Run all tests, with every plugin of the repository installed and the weights of the local model there."""
     install(session, *PLUGINS)
+    peers(session)
     session.run("agentx", "models", "pull", "local")
     session.run("pytest", *WORKERS, *session.posargs)
 
@@ -53,6 +64,7 @@ def tests(session: nox.Session) -> None:
 def pythons(session: nox.Session) -> None:
     """Run the tests on each other Python; one that is not there is skipped."""
     install(session, *PLUGINS)
+    peers(session)
     session.run("agentx", "models", "pull", "local")
     session.run("pytest", *WORKERS, *(session.posargs or ("tests/core", "tests/plugins")))
 

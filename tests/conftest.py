@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import hypothesis
@@ -19,6 +20,21 @@ def anyio_backend(request: pytest.FixtureRequest) -> str:
 def pytest_pycollect_makeitem(collector: Any, name: str, obj: Any) -> None:
     if collector.istestfunction(obj, name) and inspect.iscoroutinefunction(inspect.unwrap(obj)):
         pytest.mark.anyio(obj)
+
+
+@pytest.fixture(scope="session")
+def aimock_server() -> Iterator[Any]:
+    from peers.aimock import running_aimock
+
+    with running_aimock() as server:
+        yield server
+
+
+@pytest.fixture
+def aimock(aimock_server: Any) -> Any:
+    """aimock without fixtures or journal: `aimock.script(…)`, `aimock.url`, `aimock.requests`."""
+    aimock_server.reset()
+    return aimock_server
 
 
 hypothesis.settings.register_profile(

@@ -37,6 +37,15 @@ def aimock(aimock_server: Any) -> Any:
     return aimock_server
 
 
+@pytest.fixture(scope="session")
+def llama() -> Iterator[Any]:
+    """llama.cpp's server with SmolLM2: `llama.url`."""
+    from peers.llama import running_llama
+
+    with running_llama() as server:
+        yield server
+
+
 hypothesis.settings.register_profile(
     "agentx", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
 )

@@ -1,9 +1,9 @@
 """aimock (npm `@copilotkit/aimock`): scripts every dialect of a model provider, and shows what it was sent.
 
-    def test_x(aimock):
-        aimock.script({"content": "Hi"}, {"toolCalls": [{"name": "add", "arguments": {"a": 1}}]})
-        ...                                  # base URLs: f"{aimock.url}/v1", f"{aimock.url}/v1beta", …
-        aimock.requests[0]["body"]           # as we sent it; aimock.journal() has headers and more
+def test_x(aimock):
+    aimock.script({"content": "Hi"}, {"toolCalls": [{"name": "add", "arguments": {"a": 1}}]})
+    ...                                  # base URLs: f"{aimock.url}/v1", f"{aimock.url}/v1beta", …
+    aimock.requests[0]["body"]           # as we sent it; aimock.journal() has headers and more
 """
 
 from __future__ import annotations

@@ -92,17 +92,19 @@ def field_settings(settings: Settings) -> Settings:
     return {keys: setting for keys, setting in settings.items() if keys[0] not in RESERVED_SETTINGS}
 
 
-def build_provider(prefix: str, cls: type, settings: Settings) -> Any:
-    """Make the provider of `prefix/…` models; its class has `prefix` as a field if it wants to know.
+def build_provider(prefix: str, entry: str, cls: type, settings: Settings) -> Any:
+    """Make the provider of `prefix/…` models, the one that `entry` offers.
+
+    Its class has the fields `prefix` and `provider` if it wants to know these two.
 
     Raises:
         ConfigError: naming provider, field, origin, value and what is expected.
     """
     name = f"models.{prefix}"
-    given = {"prefix": prefix} if any(field.alias == "prefix" for field in _fields(cls)) else {}
-    if ("prefix",) in settings:
-        raise ConfigError(f"{name} has no setting 'prefix' ({settings['prefix',].origin}): the table's name is it")
-    values = {**given, **_field_values(name, cls, settings, reserved=("provider",), hidden=("prefix", "client"))}
+    fields = {field.alias for field in _fields(cls)}
+    given = {field: value for field, value in (("prefix", prefix), ("provider", entry)) if field in fields}
+    hidden = ("prefix", "provider", "client")
+    values = {**given, **_field_values(name, cls, settings, reserved=("provider",), hidden=hidden)}
     return _made(name, cls, values, settings, lambda: cls(**values))
 
 

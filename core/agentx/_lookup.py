@@ -78,9 +78,10 @@ def provider(prefix: str, installed: Scan | None = None, tables: ModelTables | N
     known = installed.group(MODELS)
     settings = dict((tables or ModelTables()).settings(known).get(prefix, {}))
     entry = settings.pop(("provider",), None)
-    found = _offered(str(entry.value) if entry is not None else prefix, installed)
+    name = str(entry.value) if entry is not None else prefix
+    found = _offered(name, installed)
     if isinstance(found, type):
-        return build_provider(prefix, found, settings)
+        return build_provider(prefix, name, found, settings)
     if settings:
         setting = next(iter(settings.values()))
         raise ConfigError(f"models.{prefix} takes no settings ({setting.origin})")

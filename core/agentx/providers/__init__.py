@@ -11,10 +11,11 @@ Assembler, Totals                 pieces of a stream → deltas and the one resp
 """
 
 from ._assembler import Assembler, Totals
+from ._body import to_json
 from ._checks import SETTINGS, can_read, check_request
 from ._failures import STATUSES, ErrorTable, Failure, bounded, class_of, error_of, request_id, retry_after
 from ._history import NO_RESULT, Adapted, adapt
-from ._http import Connection, Exchange, Timeouts
+from ._http import Connection, Exchange, Timeouts, shown_url
 from ._keys import KeySource, Secret, masked
 from ._provider import HttpProvider
 from ._sse import Event, SSEDecoder
@@ -45,4 +46,6 @@ __all__ = [
     "masked",
     "request_id",
     "retry_after",
+    "shown_url",
+    "to_json",
 ]

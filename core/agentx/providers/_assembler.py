@@ -91,7 +91,7 @@ class Assembler:
     def __init__(self, emit: Emit, *, provider: str = "", totals: Totals | None = None) -> None:
         self.totals = totals or Totals()
         self._emit = emit
-        self._provider = provider
+        self.provider = provider
         self._parts: list[_Open | Part] = []
         self._by_key: dict[Hashable, _Open] = {}
         self._counts = {"text": 0, "thinking": 0, "call": 0}
@@ -212,7 +212,7 @@ class Assembler:
     def _closed(self, part: _Open) -> Part:
         text = "".join(part.pieces)
         if part.kind == "call":
-            return ToolCall(part.id, part.name, text, part.data, self._provider if part.data else "")
+            return ToolCall(part.id, part.name, text, part.data, self.provider if part.data else "")
         if part.kind == "thinking":
-            return ThinkingPart(text, part.signature, part.data, self._provider)
-        return TextPart(text, part.data, self._provider if part.data else "")
+            return ThinkingPart(text, part.signature, part.data, self.provider)
+        return TextPart(text, part.data, self.provider if part.data else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
 
 from agentx._errors import RequestRejectedError
@@ -45,6 +46,10 @@ def check_request(
         raise RequestRejectedError(f"{model} cannot do {', '.join(unknown)}: leave that setting out")
     if asked.max_tokens is not None and asked.max_tokens < 1:
         raise RequestRejectedError(f"max_tokens is {asked.max_tokens}; {model} needs at least 1")
+    for name in ("temperature", "top_p"):
+        value = getattr(asked, name)
+        if value is not None and not math.isfinite(value):
+            raise RequestRejectedError(f"{name} is {value}, which is no number that {model} could take")
     if not request.messages:
         raise RequestRejectedError(f"the request to {model} has no message")
     _check_tools(request, model, capabilities)

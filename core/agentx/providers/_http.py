@@ -89,9 +89,10 @@ class Connection:
         return str(self.base_url)
 
     def url(self, path: str, query: Mapping[str, str] | None = None) -> httpx.URL:
-        """Return the URL of an endpoint."""
+        """Return the URL of an endpoint: `path` behind the base URL's own, or from the root if it begins with `//`."""
         base = self.base_url
-        url = base.copy_with(raw_path=base.raw_path.partition(b"?")[0].rstrip(b"/") + path.encode())
+        root = b"" if path.startswith("//") else base.raw_path.partition(b"?")[0].rstrip(b"/")
+        url = base.copy_with(raw_path=root + path.removeprefix("/" if not root else "").encode())
         params = {**dict(base.params), **(query or {})}
         return url.copy_merge_params(params) if params else url
 
@@ -138,6 +139,8 @@ class Connection:
             request = client.build_request(method, url, content=body, headers=headers, extensions={"timeout": waits})
         except (ValueError, TypeError) as error:  # httpx would show the header
             raise RequestRejectedError(f"{name}: a header is no text of ASCII: {type(error).__name__}") from None
+        if url.query or url.userinfo:
+            request.url = _QuietURL(url)
         return Exchange(client, request, limits, timeout, name)
 
     def _pool(self) -> httpx.AsyncClient:
@@ -153,6 +156,20 @@ class Connection:
         client, self._client = self._client, None
         if client is not None and self._loop == loop_token():
             await client.aclose()
+
+
+class _QuietURL(httpx.URL):
+    """Shows no query: a key may stand in it, and httpx logs the URL of every request."""
+
+    def __str__(self) -> str:
+        return shown_url(super().__str__())
+
+
+def shown_url(url: str) -> str:
+    """Return a URL without what may be secret in it: user, password and query."""
+    head, slashes, rest = url.partition("?")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{head}{slashes}{host.rpartition('@')[2]}{slash}{path}"
 
 
 class Exchange:

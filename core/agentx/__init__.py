@@ -15,6 +15,18 @@ if TYPE_CHECKING:
     from ._clock import (
         Clock as Clock,
     )
+    from ._codec import (
+        decode as decode,
+    )
+    from ._codec import (
+        digest as digest,
+    )
+    from ._codec import (
+        encode as encode,
+    )
+    from ._codec import (
+        from_plain as from_plain,
+    )
     from ._context import (
         AgentContext as AgentContext,
     )
@@ -378,6 +390,12 @@ _WHERE = {
     "_clock": (
         "Clock",
         "SYSTEM_CLOCK",
+    ),
+    "_codec": (
+        "decode",
+        "digest",
+        "encode",
+        "from_plain",
     ),
     "_context": (
         "AgentContext",

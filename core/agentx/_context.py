@@ -37,6 +37,7 @@ from ._tools import Tool, tool
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as DefaultTypeVar
 
+    from ._models import Model
     from ._onion import CallNext
     from ._plugin import Plugin
     from ._result import RunResult
@@ -152,6 +153,15 @@ class AgentContext:
             f"{self._by} needs {key_name(key)}, which nobody provides here: "
             "declare it in `needs`, so that loading says who could"
         )
+
+    def resolve_model(self, model_id: str) -> Model:
+        """Return the model that an id stands for; does no I/O. Good in `init` for ids that come from a configuration.
+
+        Raises:
+            UnknownProviderError: no plugin serves it; the message names what to install.
+            ConfigError: the settings of its provider are wrong.
+        """
+        return self._agent.resolve(model_id)  # type: ignore[no-any-return]  # what providers make
 
     def _owners_toolbox(self) -> Any:
         return self._agent.toolbox

@@ -208,7 +208,9 @@ async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -
     turn.calls += 1
     _, prompt, specs, _ = session.prefix()
     tools = specs if tools is None else tools
-    request = ModelRequest(turn.model, Messages(session.history, len(session.history)), prompt, tools, turn.settings)
+    output = turn.output_type.format if turn.output_type is not None else None
+    messages = Messages(session.history, len(session.history))
+    request = ModelRequest(turn.model, messages, prompt, tools, turn.settings, (), output)
     frame = ModelFrame(turn, turn.scope, request, index, [0], turn.sink)
     session.record(ModelStart, request.model, index)
     if not session.quiet:

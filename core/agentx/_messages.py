@@ -324,7 +324,8 @@ class ModelRequest(Data):
     """What goes on the wire for one model call: history, instructions and the layers' additions, kept apart.
 
     `context` is what layers added for this call only; it goes to the tail, behind the history, so that a provider's
-    prompt cache holds. `wire_messages` has everything in the order it is sent.
+    prompt cache holds. `wire_messages` has everything in the order it is sent. `output` is what was asked for, for
+    layers to see; a model gets it only if it can be held to a schema.
     """
 
     model: str

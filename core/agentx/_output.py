@@ -239,6 +239,7 @@ def ask_for(output: OutputType, request: ModelRequest, capabilities: Capabilitie
     if mode == "native":
         return Asked(attrs.evolve(request, output=output.format))
     schema = encode(output.format.schema).decode()
+    request = attrs.evolve(request, output=None)
     if mode == "prompted":
         text = f"Answer with one JSON value of this JSON Schema, and nothing else:\n{schema}"
         return Asked(attrs.evolve(request, context=(*request.context, text)))

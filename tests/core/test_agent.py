@@ -132,13 +132,6 @@ def test_an_unknown_provider_is_named_when_the_agent_runs() -> None:
         agent.run_sync("go")
 
 
-@pytest.mark.parametrize("model", ["openai/gpt", "anthropic/claude", "anthropic:claude"])
-def test_the_error_of_a_known_provider_names_what_to_install(model: str) -> None:
-    agent = Agent(model, config=False, autoload="none")
-    with pytest.raises(UnknownProviderError, match=r"agentx-core\[(openai|anthropic)\]"):
-        agent.run_sync("go")
-
-
 @pytest.mark.parametrize("model", [None, 7, object(), says])
 def test_something_that_is_no_model_is_refused(model: Any) -> None:
     with pytest.raises((AgentxError, TypeError)):

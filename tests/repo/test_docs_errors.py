@@ -38,8 +38,9 @@ def _codes(cls: ast.ClassDef) -> Iterator[str]:
     for item in cls.body:
         target = item.targets[0] if isinstance(item, ast.Assign) else getattr(item, "target", None)
         value = getattr(item, "value", None)
-        if isinstance(target, ast.Name) and target.id == "code" and isinstance(value, ast.Constant):
-            yield str(value.value)
+        text = value.value if isinstance(value, ast.Constant) else None
+        if isinstance(target, ast.Name) and target.id == "code" and isinstance(text, str):
+            yield text
 
 
 def test_every_code_has_a_section() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import os
+import re
 from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
@@ -35,6 +36,7 @@ from ._sse import Event, SSEDecoder
 ALLOW = "AGENTX_ALLOW_MODEL_REQUESTS"
 MAX_BODY = 256 * 1024 * 1024
 MAX_ERROR_BODY = 64 * 1024
+_LINE_END = re.compile(r"[\r\n\0]")
 _GRACE = 1.0
 _DRAIN = 0.1
 _LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=30)
@@ -91,8 +93,9 @@ class Connection:
     def url(self, path: str, query: Mapping[str, str] | None = None) -> httpx.URL:
         """Return the URL of an endpoint: `path` behind the base URL's own, or from the root if it begins with `//`."""
         base = self.base_url
-        root = b"" if path.startswith("//") else base.raw_path.partition(b"?")[0].rstrip(b"/")
-        url = base.copy_with(raw_path=root + path.removeprefix("/" if not root else "").encode())
+        root = base.raw_path.partition(b"?")[0].rstrip(b"/")
+        raw_path = path[1:].encode() if path.startswith("//") else root + path.encode()
+        url = base.copy_with(raw_path=raw_path)
         params = {**dict(base.params), **(query or {})}
         return url.copy_merge_params(params) if params else url
 
@@ -135,10 +138,10 @@ class Connection:
         limits = self.timeouts
         waits = {"connect": limits.connect, "read": limits.first_byte, "write": limits.idle, "pool": None}
         client = self._pool()
-        try:
-            request = client.build_request(method, url, content=body, headers=headers, extensions={"timeout": waits})
-        except (ValueError, TypeError) as error:  # httpx would show the header
-            raise RequestRejectedError(f"{name}: a header is no text of ASCII: {type(error).__name__}") from None
+        bad = next((header for header, value in headers.items() if not value.isascii() or _LINE_END.search(value)), "")
+        if bad:  # httpx would show it
+            raise RequestRejectedError(f"{name}: the header {bad!r} has a line end or a character beyond ASCII")
+        request = client.build_request(method, url, content=body, headers=headers, extensions={"timeout": waits})
         if url.query or url.userinfo:
             request.url = _QuietURL(url)
         return Exchange(client, request, limits, timeout, name)
@@ -241,6 +244,8 @@ class Exchange:
         if self._response is not None:
             with anyio.CancelScope(shield=True):
                 await self._response.aclose()
+                if not self._ended:
+                    await self._exhaust()
         failure = self._leave(kind, error, traceback)
         if failure is not None:
             raise failure from None
@@ -327,6 +332,18 @@ class Exchange:
                 while await self.chunk() is not None:
                     pass
             except ModelError:  # the answer is there
+                self._ended = True
+
+    async def _exhaust(self) -> None:
+        """Bring the generators inside the body to their end, which a closed connection does at once.
+
+        Closing the outer one would leave those within to the garbage collector, and trio complains about that.
+        """
+        with anyio.move_on_after(_DRAIN):
+            try:
+                while True:
+                    await self._body.__anext__()
+            except Exception:
                 self._ended = True
 
     def _failure(self, error: httpx.HTTPError) -> ModelError:

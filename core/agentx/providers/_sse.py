@@ -1,8 +1,8 @@
 """Server-sent events, from bytes that may be split anywhere.
 
-`httpx-sse` was tried first: it follows the specification, but makes text of all bytes and an object of each event in
-two layers of generators, which costs more than the rest of a streamed answer, and it has no limit. This one looks for
-whole lines in the bytes and leaves the data as bytes, which is what the JSON decoder takes.
+`httpx-sse` 0.4 was tried first, on the test of this module: it loses the first event behind a byte order mark, gathers
+without a limit, and takes twice the time, because it makes text of everything. This one looks for whole lines in the
+bytes and leaves the data as bytes, which is what the JSON decoder takes.
 """
 
 from __future__ import annotations

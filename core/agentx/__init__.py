@@ -73,6 +73,9 @@ if TYPE_CHECKING:
         HookError as HookError,
     )
     from ._errors import (
+        LimitError as LimitError,
+    )
+    from ._errors import (
         ModelConnectionError as ModelConnectionError,
     )
     from ._errors import (
@@ -415,6 +418,7 @@ _WHERE = {
         "ContextWindowError",
         "EventLoopRunningError",
         "HookError",
+        "LimitError",
         "ModelConnectionError",
         "ModelError",
         "ModelNotFoundError",

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Generic
 import anyio
 import attrs
 
-from ._errors import AgentxError, EventLoopRunningError, HookError, PluginError
-from ._frames import AgentFrame, SessionFrame, overrides
+from ._errors import AgentxError, EventLoopRunningError, HookError, PluginError, SessionClosedError
+from ._frames import AgentFrame, SessionFrame, ToolChanges, overrides
 from ._hookspecs import HOOKS
-from ._host import Host, drain, loop_token
+from ._host import Host, drain, loop_token, opening
 from ._loop import ask, dispatch, run_tool, steps
 from ._members import Used
 from ._messages import NO_SETTINGS, Message, ModelSettings, ToolResult, UserInput
@@ -99,8 +99,7 @@ class Agent(Generic[Deps, Out]):
         settings: ModelSettings | None = None,
         command_line: Sequence[str] = (),
     ) -> None:
-        if isinstance(model, str):
-            split_model_id(model)
+        _check_arguments(model, instructions, store, limits, settings)
         self.model = model
         self.name = name
         self.instructions = instructions
@@ -388,6 +387,26 @@ class Agent(Generic[Deps, Out]):
         return f"Agent({model!r}, name={self.name!r})"
 
 
+def _check_arguments(model: Any, instructions: Any, store: Any, limits: Any, settings: Any) -> None:
+    """Refuse arguments that would only fail when the agent runs.
+
+    Raises:
+        AgentxError: naming the argument and what it takes.
+    """
+    if isinstance(model, str):
+        split_model_id(model)
+    elif isinstance(model, type):
+        raise AgentxError(f"Agent(model=…): {model.__name__} is a class; write {model.__name__}(…)")
+    if not isinstance(instructions, str):
+        raise AgentxError(f"Agent(instructions=…) takes text, not {type(instructions).__name__}")
+    if settings is not None and not isinstance(settings, ModelSettings):
+        raise AgentxError(f"Agent(settings=…) takes ModelSettings(…), not {type(settings).__name__}")
+    if limits is not None and not isinstance(limits, Mapping):
+        raise AgentxError(f"Agent(limits=…) takes a mapping such as {{'requests': 10}}, not {type(limits).__name__}")
+    if store is not None and not callable(getattr(store, "open", None)):
+        raise AgentxError(f"Agent(store=…) takes a Store such as MemoryStore(), not {type(store).__name__}")
+
+
 def compile_stack(layers: Mapping[str, tuple[Any, ...]]) -> Onions:
     """Compile the onions of one combination of plugins."""
     return Onions(
@@ -467,6 +486,10 @@ class _Opened:
             self.frame.check()
             self.users += 1
             return True
+        if opening.get() is self.frame:
+            raise SessionClosedError(
+                f"agent {self.frame.name!r} is being opened by the layer that would use it: use ctx.start_soon"
+            )
         self.users += 1
         try:
             await self.ready.wait()
@@ -504,10 +527,7 @@ class _Opened:
         """Return the model an id stands for, made by its provider the first time."""
         found = self.models.get(model_id)
         if found is None:
-            try:
-                provider, name = split_model_id(model_id)
-            except ValueError as error:
-                raise AgentxError(str(error)) from None
+            provider, name = split_model_id(model_id)
             found = self.models[model_id] = self.provider(provider).model(name)
             self.to_close.append(found)
         return found
@@ -544,15 +564,15 @@ class _Opened:
         self.to_close.append(made)
         return made
 
-    def current(self, session: SessionFrame) -> tuple[Onions, Any]:
-        """Return the onions and the forced model of the current context."""
+    def current(self, session: SessionFrame) -> tuple[Onions, Any, ToolChanges | None]:
+        """Return the onions, the forced model and the changes of tools of the current context."""
         agent = self.agent
         override = agent._active()
         if override is None:
-            return session.onions or self.frame.onions, None
+            return session.onions or self.frame.onions, None, None
         stack = agent.stack()
         if stack is self.stack:
-            return session.onions or self.frame.onions, override.model
+            return session.onions or self.frame.onions, override.model, None
         for hook in ("init", "session"):
             known = {layer.plugin for layer in self.stack.layers[hook]}
             new = [layer.plugin for layer in stack.layers[hook] if layer.plugin not in known]
@@ -565,7 +585,9 @@ class _Opened:
                 )
         for plugin_id, instance in stack.instances.items():
             self.frame.instance_ids.setdefault(id(instance), plugin_id)
-        return agent._compiled(stack), override.model
+        gone = frozenset(self.stack.instances) - frozenset(stack.instances)
+        added = tuple([(item, owner) for item, owner in stack.tools if owner not in self.stack.instances])
+        return agent._compiled(stack), override.model, ToolChanges(gone, added)
 
 
 def replace_tools(session: SessionFrame, tools: Sequence[Any]) -> None:

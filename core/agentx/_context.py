@@ -6,6 +6,7 @@ and charged to the right plugin.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overloa
 import anyio
 import attrs
 
-from ._errors import HookError, ServiceError, StateError
+from ._codec import to_plain
+from ._errors import CodecError, HookError, ServiceError, StateError
 from ._events import Event, PluginEvent, PromptPrefixChanged, StateUpdated, ToolProgress
 from ._frames import AgentFrame, ModelFrame, SessionFrame, Stop, ToolFrame, TurnFrame
 from ._history import History
@@ -50,6 +52,7 @@ else:
 T = TypeVar("T")
 S = TypeVar("S")
 _MISSING = object()
+_EVENT_NAME = re.compile(r"[a-z][a-z0-9_]*(\.[a-z][a-z0-9_]*)*")
 _READ_ONLY = frozenset({"verify", "route", "cache", "retry", "attempt"})
 
 
@@ -254,6 +257,18 @@ def state_of(frame: SessionFrame, plugin: Plugin[Any], plugin_id: str = "") -> A
     return state
 
 
+def _check_storable(value: Any, what: str) -> None:
+    """Refuse what no log can hold, where it is written and not where it is read.
+
+    Raises:
+        StateError: naming whose value it is.
+    """
+    try:
+        to_plain(value)
+    except CodecError as error:
+        raise StateError(f"{what} cannot be stored: {error}") from None
+
+
 def instance_id(frame: SessionFrame, plugin: Plugin[Any]) -> str:
     found = frame.agent.instance_ids.get(id(plugin))
     if found is None and frame.parent is not None:
@@ -323,6 +338,7 @@ class SessionContext(AgentContext):
                 self._alone(plugin_id, name)
             else:
                 changes[name] = reduce(getattr(state, name), value)
+            _check_storable(changes[name], f"{plugin_id}: the value of {name!r}")
         session.states[plugin_id] = type(state)(**{name: getattr(state, name) for name in reducers} | changes)
         if secret:
             changes = {name: value for name, value in changes.items() if name not in secret}
@@ -333,7 +349,14 @@ class SessionContext(AgentContext):
         """Refuse a replaced field to overlapping calls; only a tool context knows its call."""
 
     def emit(self, name: str, **data: Any) -> None:
-        """Report an event of kind `plugin.<id>.<name>`; `data` is JSON. It is stored."""
+        """Report an event of kind `plugin.<id>.<name>`; `data` is JSON. It is stored.
+
+        Raises:
+            StateError: the name is none, or the data cannot become JSON.
+        """
+        if not _EVENT_NAME.fullmatch(name):
+            raise StateError(f"{self._by}: an event's name is lower-case words with dots, not {name!r}")
+        _check_storable(data, f"{self._by}: the data of event {name!r}")
         self._session.record(PluginEvent, self._by, name, data)
         self._session.deliver_soon()
 
@@ -471,6 +494,14 @@ class TurnContext(SessionContext):
         response without tool calls, or in a turn layer marked `repeats` before it calls `call_next` again.
         """
         self._changes("send_back")
+        layer = self._entry.layer
+        if layer.hook == "turn" and not layer.repeats:
+            fix = "mark it @hookimpl(repeats=True) and call call_next again, or use a model hook"
+            raise HookError(
+                f"{layer.plugin} used ctx.send_back in a turn hook at {layer.where}: {fix}",
+                plugin=layer.plugin,
+                hook=layer.hook,
+            )
         self._turn.feedback = (feedback, self._by)
 
     def after_turn(self, fn: Callable[[], Awaitable[None]]) -> None:

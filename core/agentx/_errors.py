@@ -11,6 +11,7 @@
     │   └── ToolNameError          two owners of one tool name
     ├── ToolFailed                 what a tool layer sees when the tool itself failed
     ├── StateError                 a state class or an update that cannot be merged or stored
+    ├── LimitError                 a limit that would never hold, or whose own functions fail
     ├── ServiceError               nobody provides what a plugin needs
     ├── SessionError
     │   ├── SessionAccessError     the session is unknown, or belongs to somebody else
@@ -116,6 +117,10 @@ class ToolFailed(AgentxError):
 
 class StateError(AgentxError):
     code = "state"
+
+
+class LimitError(AgentxError):
+    code = "limit"
 
 
 class ServiceError(AgentxError):

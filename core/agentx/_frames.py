@@ -19,7 +19,7 @@ import attrs
 
 from ._errors import AbortSignal, SessionClosedError, StopSignal
 from ._events import Event, LimitWarning, SessionStart, ToolsChanged, delta_event
-from ._host import TurnScope, start_task
+from ._host import TurnScope, in_loop, loop_token, start_task
 from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
 from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec, Usage
 from ._output import OutputType
@@ -94,6 +94,16 @@ class _Level:
         self.services[key] = value
 
 
+@attrs.frozen(eq=False, repr=False)
+class ToolChanges:
+    """What an override changes in the tools of a turn."""
+
+    gone: frozenset[str]
+    """Plugins whose tools are not there."""
+    added: tuple[tuple[Tool, str], ...]
+    """Tools and their plugins."""
+
+
 @attrs.define(eq=False, repr=False)
 class AgentFrame(_Level):
     """An agent that is open in one event loop, with one combination of plugins."""
@@ -118,8 +128,8 @@ class AgentFrame(_Level):
     output: OutputType | None
     output_of: Callable[[Any], OutputType | None]
     """What a turn's own `output=` means, compiled once."""
-    current: Callable[[SessionFrame], tuple[Onions, Any]]
-    """The onions and the model that hold for a session in the current context."""
+    current: Callable[[SessionFrame], tuple[Onions, Any, ToolChanges | None]]
+    """The onions, the model and the changes of tools that hold for a session in the current context."""
     models: Mapping[str, Any]
     """The models that were resolved, by id."""
     resolve: Callable[[str], Any]
@@ -142,6 +152,7 @@ class AgentFrame(_Level):
     tasks: set[Any] | None = None
     failures: dict[str, int] = attrs.Factory(dict)
     """How often a plugin's own failure was logged and did no harm."""
+    loop: Any = attrs.Factory(loop_token)
     new_scope: Callable[[], anyio.CancelScope] = attrs.Factory(lambda: type(anyio.CancelScope()))
     """Makes a scope of the running backend, without asking each time which one runs."""
     turn_prefix: str = attrs.Factory(lambda: os.urandom(5).hex())
@@ -244,6 +255,8 @@ class SessionFrame(_Level):
     public: Any = None
     after: list[tuple[str, Callable[[], Awaitable[None]]]] | None = None
     after_running: anyio.Event | None = None
+    after_of: TurnFrame | None = None
+    """The turn whose `after_turn` work is running."""
     tasks: set[Any] | None = None
     _delivery: anyio.Lock | None = None
     _prefix: Prefix | None = None
@@ -398,9 +411,9 @@ class SessionFrame(_Level):
         return usage if self.turn is None else usage + self.turn.totals.usage
 
     def interrupt(self) -> None:
-        """Cancel the running turn, if there is one."""
+        """Cancel the running turn, if there is one; from any thread."""
         if self.turn is not None:
-            self.turn.scope.cancel()
+            in_loop(self.agent.loop, self.turn.scope.cancel)
 
     def fail(self, error: BaseException) -> None:
         self.failure = error
@@ -447,6 +460,7 @@ class TurnFrame(_Level):
     output_type: OutputType | None = None
     """What the answer has to be, if it is not text."""
     output_tries: int = 0
+    tool_changes: ToolChanges | None = None
     output: Message | None = None
     outcome: Stop | None = None
     sink: Sink | None = None
@@ -481,6 +495,22 @@ class TurnFrame(_Level):
     @property
     def usage(self) -> Usage:
         return self.totals.usage
+
+    def prefix(self) -> Prefix:
+        """What the requests of this turn begin with."""
+        session, changes = self.session, self.tool_changes
+        found = session.prefix()
+        if changes is None:
+            return found
+        toolbox = Toolbox()
+        toolbox.loaded = session.toolbox.loaded | self.agent.toolbox.loaded
+        for name, tool in session.toolbox.tools().items():
+            owner = session.toolbox.owner(name) or ""
+            if owner not in changes.gone:
+                toolbox.add(tool, owner)
+        for tool, owner in changes.added:
+            toolbox.add(tool, owner)
+        return found[0], found[1], toolbox.specs(), toolbox.tools()
 
     def fork(self) -> TurnFrame:
         """A turn that is run again is the same turn: it goes on where it was."""
@@ -602,8 +632,35 @@ class TurnFrame(_Level):
             self.stop = Stop("limit", reason, by)
 
 
+class _Call:
+    """What a model call and a tool call have in common: the turn they are part of, and services of their own."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        turn: TurnFrame
+        services: Mapping[Any, Any] | None
+
+    @property
+    def agent(self) -> AgentFrame:
+        return self.turn.agent
+
+    @property
+    def session(self) -> SessionFrame:
+        return self.turn.session
+
+    def provide(self, key: Any, value: Any) -> None:
+        """Make a service known to the layers further in; forks of this call that exist already do not see it."""
+        self.services = {**(self.services or {}), key: value}  # type: ignore[misc]  # a slot of every subclass
+
+    def service(self, key: Any) -> Any:
+        if self.services is not None and key in self.services:
+            return self.services[key]
+        return self.turn.service(key)
+
+
 @attrs.define(eq=False, repr=False)
-class ModelFrame:
+class ModelFrame(_Call):
     """One model call. Everything a layer may change is an immutable value, so a fork is one copy."""
 
     turn: TurnFrame
@@ -622,13 +679,7 @@ class ModelFrame:
     sent: list[ModelRequest] = attrs.Factory(list)
     """The request of the last dispatch; shared by all forks."""
 
-    @property
-    def agent(self) -> AgentFrame:
-        return self.turn.agent
-
-    @property
-    def session(self) -> SessionFrame:
-        return self.turn.session
+    services: Mapping[Any, Any] | None = None
 
     def fork(self) -> ModelFrame:
         return ModelFrame(
@@ -642,14 +693,12 @@ class ModelFrame:
             self.transforms,
             self.asking,
             sent=self.sent,
+            services=self.services,
         )
-
-    def service(self, key: Any) -> Any:
-        return self.turn.service(key)
 
 
 @attrs.define(eq=False, repr=False)
-class ToolFrame:
+class ToolFrame(_Call):
     """One tool call."""
 
     turn: TurnFrame
@@ -661,16 +710,7 @@ class ToolFrame:
     given: Mapping[str, Any]
     """The arguments as the model wrote them."""
 
-    @property
-    def agent(self) -> AgentFrame:
-        return self.turn.agent
-
-    @property
-    def session(self) -> SessionFrame:
-        return self.turn.session
+    services: Mapping[Any, Any] | None = None
 
     def fork(self) -> ToolFrame:
-        return ToolFrame(self.turn, self.scope, self.tool, self.args, self.call, self.index, self.given)
-
-    def service(self, key: Any) -> Any:
-        return self.turn.service(key)
+        return ToolFrame(self.turn, self.scope, self.tool, self.args, self.call, self.index, self.given, self.services)

@@ -27,6 +27,8 @@ CLOSE_SECONDS = 30.0
 Signal = TurnSignal | KeyboardInterrupt
 running: ContextVar[Any] = ContextVar("agentx running turn", default=None)
 """The turn that the current code is part of; background work is part of none."""
+opening: ContextVar[Any] = ContextVar("agentx opening", default=None)
+"""The agent or session whose layers the current code opens, or holds open."""
 _strong: set[Any] = set()
 """asyncio keeps only weak references to tasks."""
 
@@ -48,6 +50,20 @@ def loop_token() -> Any:
     import asyncio
 
     return asyncio.get_running_loop()
+
+
+def in_loop(token: Any, fn: Callable[[], None]) -> None:
+    """Call `fn` in the event loop that `token` stands for: at once if this is it, else soon."""
+    try:
+        is_here = loop_token() is token
+    except RuntimeError:
+        is_here = False
+    if is_here:
+        fn()
+    elif hasattr(token, "call_soon_threadsafe"):
+        token.call_soon_threadsafe(fn)
+    else:
+        token.run_sync_soon(fn)
 
 
 def start_task(fn: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
@@ -192,6 +208,8 @@ class Host:
             await self._closed.wait()
 
     async def _live(self) -> None:
+        running.set(None)
+        opening.set(self.frame)
         try:
             with anyio.CancelScope() as self._scope:
                 await self.run(self._core)
@@ -236,6 +254,7 @@ class Background:
 
     async def run(self) -> None:
         running.set(None)
+        opening.set(None)
         try:
             with self.scope:
                 await self.fn()

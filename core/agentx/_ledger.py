@@ -6,13 +6,18 @@ and sub-agents cannot pass a check together, and what is reserved is the final r
 
 from __future__ import annotations
 
+import logging
+import math
 from collections.abc import Callable, MutableMapping
 from decimal import Decimal
 from typing import Any, Literal
 
 import attrs
 
+from ._errors import LimitError
 from ._messages import ModelRequest, Usage
+
+logger = logging.getLogger("agentx")
 
 Amount = Decimal | int | float
 Estimate = Callable[[ModelRequest], Amount | None]
@@ -91,6 +96,34 @@ class Limit:
     advice: str | None = None
     unknown_advice: str | None = None
 
+    def __attrs_post_init__(self) -> None:
+        _check_limit(self)
+
+
+def _check_limit(limit: Limit) -> None:
+    """Refuse a limit that would never hold.
+
+    Raises:
+        LimitError: naming the argument.
+    """
+    choices = {"on": ("model", "tool"), "unknown": ("refuse", "allow"), "on_limit": ("stop", "answer")}
+    for name, allowed in choices.items():
+        if getattr(limit, name) not in allowed:
+            raise LimitError(f"Limit({name}=…) is one of {', '.join(allowed)}, not {getattr(limit, name)!r}")
+    if not limit.key or not limit.scope:
+        raise LimitError("Limit(key, scope=…) takes words, not nothing")
+    if limit.maximum is not None and not is_amount(limit.maximum):
+        raise LimitError(f"Limit(maximum=…) is a number, 0 or more, or None, not {limit.maximum!r}")
+    if not callable(limit.estimate) and not is_amount(limit.estimate):
+        raise LimitError(f"Limit(estimate=…) is a number, 0 or more, or a function, not {limit.estimate!r}")
+    if limit.warn_at is not None and not 0 < limit.warn_at <= 1:
+        raise LimitError(f"Limit(warn_at=…) is a part between 0 and 1, not {limit.warn_at!r}")
+
+
+def is_amount(value: Any) -> bool:
+    """Return whether something can be counted: a finite number that is not below 0."""
+    return isinstance(value, int | float | Decimal) and math.isfinite(value) and value >= 0
+
 
 @attrs.define(eq=False, repr=False)
 class Account:
@@ -135,7 +168,7 @@ def reserve(lines: tuple[Line, ...], request: ModelRequest | None, *, is_last_an
     for line in lines:
         limit = line.limit
         estimate = limit.estimate
-        amount = estimate(request) if callable(estimate) else estimate  # type: ignore[arg-type]  # a tool's is a number
+        amount = _estimated(line, request) if callable(estimate) else estimate
         if amount is None:
             if limit.unknown == "refuse" and limit.maximum is not None:
                 model = request.model if request else "?"
@@ -152,6 +185,38 @@ def reserve(lines: tuple[Line, ...], request: ModelRequest | None, *, is_last_an
     for line, amount in holds:
         line.account.reserved += amount  # type: ignore[operator]
     return holds
+
+
+def _estimated(line: Line, request: ModelRequest | None) -> Amount | None:
+    """Return what a limit's own function estimates.
+
+    Raises:
+        LimitError: it failed, or returned no amount: the guard is broken, and nothing runs unguarded.
+    """
+    what = f"{line.owner}: the estimate of its limit on {line.limit.key}"
+    try:
+        amount: Amount | None = line.limit.estimate(request)  # type: ignore[operator,arg-type]  # a function here
+    except Exception as error:
+        raise LimitError(f"{what} failed: {type(error).__name__}: {error}") from error
+    if amount is not None and not is_amount(amount):
+        raise LimitError(f"{what} is {amount!r}, and not a number of 0 or more, or None where it is unknown")
+    return amount
+
+
+def _measured(line: Line, request: ModelRequest, usage: Usage | None) -> Amount | None:
+    """Return what a call used under a limit; a function that fails leaves it unknown, as the call is over."""
+    if usage is None:
+        return None
+    try:
+        amount = line.limit.measure(request, usage)  # type: ignore[misc]  # asked before
+    except Exception as error:
+        amount, problem = None, f"failed: {type(error).__name__}: {error}"
+    else:
+        problem = "" if amount is None or is_amount(amount) else f"is {amount!r}"
+    if problem:
+        logger.error("%s: the measure of its limit on %s %s", line.owner, line.limit.key, problem)
+        return None
+    return amount
 
 
 def _reason(line: Line, amount: Amount) -> str:
@@ -184,7 +249,7 @@ def settle(
         if cost is not None and limit.key == "usd":
             amount = cost
         elif limit.measure is not None and request is not None:
-            measured = None if usage is None else limit.measure(request, usage)
+            measured = _measured(line, request, usage)
             if measured is None:
                 account.exact = False
             else:

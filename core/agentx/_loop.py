@@ -206,7 +206,7 @@ async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -
     """Make one model call of the turn, through the model onion, and commit the response."""
     session, index = turn.session, turn.calls
     turn.calls += 1
-    _, prompt, specs, _ = session.prefix()
+    _, prompt, specs, _ = turn.prefix()
     tools = specs if tools is None else tools
     output = turn.output_type.format if turn.output_type is not None else None
     messages = Messages(session.history, len(session.history))
@@ -435,6 +435,9 @@ def check_response(response: Any, model: Any) -> None:
     if response.usage is not None and not isinstance(response.usage, Usage):
         kind = type(response.usage).__name__
         raise BadResponseError(f"model {model_name(model)} returned a response whose usage is a {kind}, not a Usage")
+    usage = response.usage
+    if usage is not None and (usage.input_tokens < 0 or usage.output_tokens < 0 or usage.requests < 0):
+        raise BadResponseError(f"model {model_name(model)} returned a usage below 0: {usage}")
     for part in response.parts:
         if not isinstance(part, Part):
             raise BadResponseError(f"model {model_name(model)} returned a part of type {type(part).__name__}")
@@ -504,7 +507,7 @@ async def run_tools(turn: TurnFrame, parsed: Parsed) -> None:
     if not session.quiet:
         await session.deliver()
     try:
-        tools = session.prefix()[3]
+        tools = turn.prefix()[3]
         if len(parsed) == 1:
             await run_call(turn, tools, 0, *parsed[0])
         else:

@@ -177,10 +177,15 @@ def user_message(value: UserInput) -> Message:
     """Return `value` as the message of a user."""
     if isinstance(value, str):
         return Message("user", (TextPart(value),))
-    parts = (value,) if isinstance(value, Part) else tuple(value)
+    several = isinstance(value, Sequence) and not isinstance(value, bytes | bytearray)
+    parts: tuple[Any, ...] = tuple(value) if several else (value,)  # type: ignore[arg-type]  # a sequence
+    if not parts:
+        raise TypeError("the input is empty: give text or parts")
     for part in parts:
         if not isinstance(part, Part):
-            raise TypeError(f"input takes text or parts (TextPart, FilePart, …), not {type(part).__name__}")
+            fix = "; bytes go into FilePart(media_type, data=…)" if isinstance(part, bytes | bytearray) else ""
+            kind = type(part).__name__
+            raise TypeError(f"the input takes text or parts (TextPart, FilePart, …), not {kind}{fix}")
     return Message("user", parts)
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import attrs
 
+from ._errors import AgentxError
 from ._messages import Delta, ModelRequest, ModelResponse, Report
 
 Emit = Callable[[Delta | Report], Awaitable[None]]
@@ -99,14 +100,18 @@ class PullsWeights(Protocol):
 
 
 def split_model_id(model_id: str) -> tuple[str, str]:
-    """Return provider and name of `provider/name` or `provider:name`."""
+    """Return provider and name of `provider/name` or `provider:name`.
+
+    Raises:
+        AgentxError: it is neither.
+    """
     for index, char in enumerate(model_id):
         if char in "/:":
             provider, name = model_id[:index], model_id[index + 1 :]
             if provider and name:
                 return provider, name
             break
-    raise ValueError(f"model id {model_id!r} is not 'provider/model', such as 'local/auto'")
+    raise AgentxError(f"model id {model_id!r} is not 'provider/model', such as 'local/auto'")
 
 
 def capabilities_of(model: Model | Any) -> Capabilities:

@@ -113,6 +113,8 @@ class CallNext:
             problem, fix = "kept call_next and called it after the layer had returned", "await it inside the layer"
         elif self.state == DENIED:
             problem, fix = "called call_next after ctx.deny", "write `return ctx.deny(…)`"
+        elif self.state == RUNNING:
+            problem, fix = "called call_next while another call of it was running", "mark it @hookimpl(concurrent=True)"
         else:
             problem, fix = "called call_next twice", "mark it @hookimpl(repeats=True) if it is meant to run again"
         return broken(self.layer, problem, fix)

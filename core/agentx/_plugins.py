@@ -237,7 +237,7 @@ class Registry:
         failed = [refusal for refusal in registration.refused.values() if refusal.is_wanted]
         fatal = [refusal for refusal in failed if _is_fatal(refusal, registration.config)]
         if fatal:
-            told = "; ".join(f"{refusal.id}: {refusal.reason}" for refusal in fatal)
+            told = "; ".join(_told(refusal) for refusal in fatal)
             subject = "a plugin" if len(fatal) == 1 else f"{len(fatal)} plugins"
             raise PluginLoadError(
                 f"{subject} of agent {self.name!r} cannot be loaded: {told}",
@@ -248,6 +248,12 @@ class Registry:
             if refusal not in self._warned:
                 self._warned.add(refusal)
                 logger.warning("plugin %s is left out (%s): %s", refusal.id, refusal.status, refusal.reason)
+
+
+def _told(refusal: Any) -> str:
+    """Return what a refusal says, naming its plugin once."""
+    reason = str(refusal.reason)
+    return reason if reason.startswith(f"{refusal.id}:") else f"{refusal.id}: {reason}"
 
 
 def static_rows(config: Config, installed: Scan | None = None, used: Sequence[Used] = ()) -> tuple[Row, ...]:

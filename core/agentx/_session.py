@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from difflib import get_close_matches
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic
 
 import anyio
 
-from ._errors import SessionAccessError, SessionBusyError, SessionClosedError
-from ._events import Event, SessionEnd, SessionStart, kind_of
+from ._errors import SessionAccessError, SessionBusyError, SessionClosedError, SessionError
+from ._events import EVENTS, Event, SessionEnd, SessionStart, kind_of
 from ._frames import AgentFrame, SessionFrame, TurnFrame
 from ._host import Host, drain, start_task
 from ._messages import NO_SETTINGS, Message, ModelSettings, UserInput
@@ -21,6 +22,7 @@ from ._store import replay
 from ._stream import Stream
 from ._toolbox import Toolbox
 from ._turn import OnBusy, RunOptions, run_turn
+from ._valid_history import HistoryError, check_history
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -86,6 +88,20 @@ def _check_user(owner: str | None, user: str | None, session_id: str) -> None:
         raise SessionAccessError(f"there is no session {session_id!r} for this user")
 
 
+def _seeded(seed: Sequence[Message] | None) -> tuple[Message, ...]:
+    """Return the history that an application gave.
+
+    Raises:
+        SessionError: no provider would take it.
+    """
+    history = tuple(seed or ())
+    try:
+        check_history(history)
+    except HistoryError as error:
+        raise SessionError(f"history= is not valid: {error}") from None
+    return history
+
+
 def _check_seed(seed: Sequence[Message] | None, session_id: str) -> None:
     if seed is not None:
         raise SessionAccessError(f"session {session_id!r} has a history already; history= is for a new one")
@@ -122,7 +138,7 @@ async def _load(
         depth=parent.session.depth + 1 if parent else 0,
     )
     if not log.events:
-        history = tuple(seed or ())
+        history = _seeded(seed)
         frame.record(SessionStart, agent.name, user, agent.header, 1, history)
         frame.history.extend(history)
     return frame
@@ -150,11 +166,22 @@ async def give_back(frame: SessionFrame, idle: float, body_error: BaseException 
     frame.handles -= 1
     if frame.handles > 0:
         return None
+    if frame.turn is not None:
+        await _end_turn(frame)
     if idle <= 0 or body_error is not None or frame.failure is not None:
         return await close_session(frame, body_error)
     frame.reopened = anyio.Event()
     start_task(lambda: _close_when_idle(frame, idle), f"idle session {frame.id!r}")
     return None
+
+
+async def _end_turn(frame: SessionFrame) -> None:
+    """Cancel the turn that is running while nobody has the session open any more, and wait for it."""
+    frame.interrupt()
+    with anyio.CancelScope(shield=True):
+        while frame.turn is not None:
+            frame.idle = frame.idle or anyio.Event()
+            await frame.idle.wait()
 
 
 async def _close_when_idle(frame: SessionFrame, seconds: float) -> None:
@@ -323,6 +350,7 @@ class Session(Generic[Out]):
             SessionBusyError: a turn is running.
             TurnAborted: a plugin aborted the turn.
         """
+        deps = self._deps if deps is None else deps
         options = RunOptions(deps, model, limits, settings, metadata, output, on_busy)
         if self._frame is not None:
             result: RunResult[Out] = await run_turn(self._frame, input, options)
@@ -330,9 +358,21 @@ class Session(Generic[Out]):
         async with self:
             return await run_turn(self._open_frame("run"), input, options)  # type: ignore[no-any-return]
 
-    def stream(self, input: UserInput, **options: Any) -> Stream[Out]:
+    def stream(
+        self,
+        input: UserInput,
+        *,
+        deps: Any = None,
+        model: Any = None,
+        limits: Mapping[str, Any] | None = None,
+        settings: ModelSettings | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        output: Any = None,
+        on_busy: OnBusy = "raise",
+    ) -> Stream[Out]:
         """Run one turn and see it happen: `async with session.stream("…") as stream`. Takes what `run` takes."""
-        return Stream(self, input, RunOptions(**options))
+        deps = self._deps if deps is None else deps
+        return Stream(self, input, RunOptions(deps, model, limits, settings, metadata, output, on_busy))
 
     def cancel(self) -> bool:
         """Cancel the running turn; its `run` raises `TurnAborted`. Returns whether there was one."""
@@ -379,6 +419,7 @@ class Session(Generic[Out]):
         `fn` may be a coroutine function; it is awaited, in order. A listener that fails is logged and does no harm.
         """
         frame = self._open_frame("on")
+        _check_kind(kind)
 
         async def listener(event: Event) -> None:
             if not _matches(kind, kind_of(event)):
@@ -429,6 +470,20 @@ class Session(Generic[Out]):
 
 
 DELTAS = ("text.delta", "thinking.delta", "tool.args.delta")
+
+
+def _check_kind(wanted: str) -> None:
+    """Refuse to listen for what never happens.
+
+    Raises:
+        SessionError: there is no such kind of event.
+    """
+    kinds = [*EVENTS, "plugin."]
+    is_known = wanted in ("*", *EVENTS) or wanted.startswith("plugin.")
+    if not is_known and not (wanted.endswith(".*") and any(kind.startswith(wanted[:-1]) for kind in kinds)):
+        close = get_close_matches(wanted, EVENTS, n=1)
+        hint = f"did you mean {close[0]!r}?" if close else "the kinds are in docs/reference/events.md"
+        raise SessionError(f"there is no event of kind {wanted!r}: {hint}")
 
 
 def _matches(wanted: str, kind: str) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic
 
 import anyio
 
-from ._errors import SessionBusyError
+from ._errors import SessionBusyError, SessionClosedError
 from ._events import Event, TextDeltaEvent
 from ._host import is_cancellation
 from ._messages import TextDelta, UserInput
@@ -85,10 +85,14 @@ class Stream(Generic[Out]):
         self._buffer = Buffer()
         self._result: RunResult[Out] | None = None
         self._error: BaseException | None = None
+        self._entered = False
         self._opened = False
         self._left = False
 
     async def __aenter__(self) -> Stream[Out]:
+        if self._entered:
+            raise SessionBusyError("this stream is open already, or was: take another from the session")
+        self._entered = True
         if self._session._frame is None:
             await self._session.__aenter__()
             self._opened = True
@@ -138,12 +142,17 @@ class Stream(Generic[Out]):
         if error is None and self._error is not None:
             raise self._error
 
+    def _check_entered(self) -> None:
+        if not self._entered:
+            raise SessionClosedError("the stream is not open: write `async with session.stream(…) as stream:`")
+
     def _check(self) -> None:
         if self._error is not None and not self._left:
             error, self._error = self._error, None
             raise error
 
     def __aiter__(self) -> AsyncIterator[Event]:
+        self._check_entered()
         return _Events(self._buffer, self._check)
 
     @property
@@ -152,6 +161,7 @@ class Stream(Generic[Out]):
 
         After `model.retrying` the pieces of that call begin anew; iterate the stream itself to see it.
         """
+        self._check_entered()
         return _Texts(self._buffer, self._check)
 
     @property

@@ -6,10 +6,11 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ._context import ToolContext
-from ._errors import ToolFailed, TurnAborted
+from ._errors import OrderError, ToolFailed, TurnAborted
 from ._events import Event, SubAgentEvent
 from ._frames import SessionFrame, TurnFrame
 from ._onion import Onions
+from ._order import PHASES
 from ._session import Session
 from ._tools import Tool, tool
 
@@ -21,7 +22,14 @@ DEPTH = 5
 
 
 def as_tool(agent: Agent[Any, Any], name: str, description: str | None, inherit: tuple[str, ...]) -> Tool:
-    """Return the tool that hands a task to `agent`."""
+    """Return the tool that hands a task to `agent`.
+
+    Raises:
+        OrderError: there is no such phase to inherit.
+    """
+    unknown = [phase for phase in inherit if phase not in PHASES]
+    if unknown:
+        raise OrderError(f"as_tool(inherit=…): there is no phase {unknown[0]!r}; the phases are {', '.join(PHASES)}")
 
     async def delegate(task: str, ctx: ToolContext) -> str:
         turn: TurnFrame = ctx._turn

@@ -43,6 +43,8 @@ class Toolbox:
         """
         taken = self.owner(tool.name)
         if taken is not None:
+            if taken == owner and self.tools().get(tool.name) == tool:
+                return
             fix = "rename one with @tool(name=…), or disable one of the plugins"
             raise ToolNameError(f"two tools are called {tool.name!r}: one of {taken}, one of {owner}: {fix}")
         self._own[tool.name] = (tool, owner)

@@ -10,10 +10,20 @@ from typing import Any, Literal
 import anyio
 import attrs
 
-from ._errors import AbortSignal, ConfigError, HookError, SessionBusyError, SessionClosedError, StopSignal, TurnAborted
+from ._errors import (
+    AbortSignal,
+    ConfigError,
+    HookError,
+    SessionBusyError,
+    SessionClosedError,
+    SessionError,
+    StopSignal,
+    TurnAborted,
+    TurnSignal,
+)
 from ._events import ErrorEvent, TurnEnd, TurnStart
 from ._frames import SessionFrame, Stop, TurnFrame, overrides
-from ._host import TurnScope, is_cancellation, running, spawn
+from ._host import TurnScope, is_cancellation, opening, running, spawn
 from ._loop import close_calls
 from ._messages import Message, ModelSettings, UserInput, user_message
 from ._onion import annotate, collapse
@@ -22,6 +32,7 @@ from ._streaming import Buffer
 
 logger = logging.getLogger("agentx")
 OnBusy = Literal["raise", "wait"]
+ON_BUSY = ("raise", "wait")
 
 
 @attrs.define(eq=False)
@@ -45,6 +56,10 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
         TurnAborted: a plugin aborted it.
     """
     message = user_message(text)
+    if options.on_busy not in ON_BUSY:
+        raise SessionError(f"on_busy is 'raise' or 'wait', not {options.on_busy!r}")
+    if frame.early is not None:
+        await _wait_until_open(frame)
     if frame.failure is not None or frame.agent.failure is not None:
         frame.check()
     while frame.turn is not None or frame.after_running is not None:
@@ -68,6 +83,8 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
             error = _interrupted(frame)
         elif turn.scope.signal is not None:
             error = turn.scope.signal
+        else:
+            result = _final(turn, result)
     except BaseException as caught:
         error = collapse(caught)
     finally:
@@ -75,7 +92,7 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
     if error is not None:
         await _end_badly(turn, error, buffer)
         return frame.last_result
-    frame.last_result = result = _final(turn, result)
+    frame.last_result = result
     _note_end(turn, result)
     try:
         if not frame.quiet:
@@ -85,34 +102,57 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
     return result
 
 
+async def _wait_until_open(frame: SessionFrame) -> None:
+    """Let background work of a session's layers wait until all of them are open.
+
+    Raises:
+        SessionClosedError: the layer itself would wait, or the session was not opened.
+    """
+    if opening.get() is frame:
+        raise SessionClosedError(
+            f"session {frame.id!r} is being opened by the layer that would run a turn in it: use ctx.start_soon"
+        )
+    await frame.agent.opening[frame.id].wait()
+    if frame.early is not None:
+        raise SessionClosedError(f"session {frame.id!r} was not opened")
+
+
 async def _wait_until_idle(frame: SessionFrame, on_busy: str) -> None:
+    _refuse_own(frame, on_busy)
     if frame.after_running is not None:
         await frame.after_running.wait()
         return
-    if on_busy != "wait":
-        raise SessionBusyError(f"session {frame.id!r} is running a turn: on_busy='wait' waits for it")
-    _refuse_own(frame)
     if frame.idle is None:
         frame.idle = anyio.Event()
     await frame.idle.wait()
     frame.check()
+    if frame.handles <= 0:
+        raise SessionClosedError(f"session {frame.id!r} was closed before this turn could begin")
 
 
-def _refuse_own(frame: SessionFrame) -> None:
-    """Refuse to wait for the turn that is waiting for us."""
+def _refuse_own(frame: SessionFrame, on_busy: str) -> None:
+    """Refuse to wait for the turn that is waiting for us, or for any if that is not wanted.
+
+    Raises:
+        SessionBusyError: naming what to do.
+    """
     turn = running.get()
     while turn is not None:
-        if turn.session is frame and frame.turn is turn:
+        if turn.session is frame and turn in (frame.turn, frame.after_of):
             raise SessionBusyError(
                 f"session {frame.id!r} would wait for the turn that this call is part of, forever: "
-                "use ctx.after_turn, another session or agent.as_tool"
+                "use another session, agent.as_tool or ctx.start_soon"
             )
         turn = turn.session.parent
+    if on_busy != "wait" and frame.turn is not None:
+        raise SessionBusyError(f"session {frame.id!r} is running a turn: on_busy='wait' waits for it")
 
 
 def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> TurnFrame:
     agent = frame.agent
-    onions, forced = agent.current(frame) if overrides.get() else (frame.onions or agent.onions, None)
+    onions, forced, changes = frame.onions or agent.onions, None, None
+    if overrides.get():
+        onions, forced, changes = agent.current(frame)
     if options.limits and not any(layer.plugin.startswith("guard.limits") for layer in onions.layers["turn"]):
         raise ConfigError("run(limits=…) needs the plugin guard.limits, which is not active")
     model = options.model or forced or frame.model or agent.model
@@ -138,6 +178,7 @@ def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> Tur
         history_start=len(frame.history),
         log_start=frame.seq,
         scope=TurnScope(agent.new_scope()),
+        tool_changes=changes,
         output_type=agent.output if options.output is None else agent.output_of(options.output),
     )
     frame.turn_count += 1
@@ -145,8 +186,16 @@ def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> Tur
 
 
 def _final(turn: TurnFrame, result: RunResult[Any]) -> RunResult[Any]:
-    """Return the layers' result; what was counted since the core returned is in it."""
-    if turn.stop is not None and turn.outcome is None:
+    """Return the layers' result, unless one of them stopped the turn after its core had returned.
+
+    Raises:
+        HookError: a layer sent the answer back and did not run the turn again.
+    """
+    if turn.feedback is not None:
+        feedback, by = turn.feedback
+        fix = "call call_next again, in a layer marked @hookimpl(repeats=True)"
+        raise HookError(f"{by}: the turn hook sent the answer back and left it at that ({feedback}): {fix}", plugin=by)
+    if turn.stop is not None and turn.outcome is not turn.stop:
         turn.outcome = turn.stop
         return turn.result()
     return result
@@ -158,7 +207,7 @@ def _interrupted(frame: SessionFrame) -> BaseException:
         error = SessionClosedError(f"session {frame.id!r} failed while its turn ran: {cause}")
         error.__cause__ = cause
         return error
-    return TurnAborted("cancelled by session.cancel()")
+    return TurnAborted("the session was closed" if frame.handles <= 0 else "cancelled by session.cancel()")
 
 
 async def _end_badly(turn: TurnFrame, error: BaseException, buffer: Buffer | None) -> None:
@@ -222,26 +271,28 @@ def _let_next_in(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None)
     frame.agent.totals.add(result.usage)
     frame.turn = None
     if frame.after:
-        _run_after(frame)
+        _run_after(turn)
     if frame.idle is not None:
         frame.idle.set()
         frame.idle = None
 
 
-def _run_after(frame: SessionFrame) -> None:
+def _run_after(turn: TurnFrame) -> None:
     """Run what was left for after the turn, beside the caller; the next turn waits for it."""
+    frame = turn.session
     work, frame.after = frame.after or [], None
-    frame.after_running = done = anyio.Event()
+    frame.after_running, frame.after_of = done, _ = anyio.Event(), turn
 
     async def run() -> None:
+        running.set(turn)
         try:
             for owner, fn in work:
                 try:
                     await fn()
-                except Exception as error:
+                except (Exception, TurnSignal) as error:
                     logger.error("%s: after_turn failed: %r", owner, error, exc_info=error)
         finally:
-            frame.after_running = None
+            frame.after_running = frame.after_of = None
             done.set()
 
     spawn(frame, run, "after_turn", "log", None)

@@ -385,12 +385,30 @@ class Unstorable:
     seen: object = None
 
 
-@breaks("state_survives")
+@breaks("plain_turn")
 class KeepsALiveObject(Plugin[Unstorable]):
     id: ClassVar = "context.keeps_a_live_object"
 
     async def turn(self, ctx: TurnContext, call_next: Next) -> Any:
         ctx.update(self, seen=object())
+        return await call_next()
+
+
+@attrs.frozen
+class Turns:
+    count: int = 0
+
+
+@breaks("state_survives")
+class ForgetsWhenOpened(Plugin[Turns]):
+    id: ClassVar = "context.forgets_when_opened"
+
+    async def session(self, ctx: SessionContext, call_next: CallNext[None]) -> None:
+        ctx.update(self, count=0)
+        await call_next()
+
+    async def turn(self, ctx: TurnContext, call_next: Next) -> Any:
+        ctx.update(self, count=1)
         return await call_next()
 
 

@@ -197,6 +197,8 @@ async def test_background_work_of_a_turn_may_wait_for_it() -> None:
     with at_most():
         async with agent.session() as session:
             assert (await session.run("go")).text == "one"
+            while not texts:
+                await anyio.sleep(0.001)
     assert texts == ["two"]
 
 

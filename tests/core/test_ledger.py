@@ -13,6 +13,7 @@ import pytest
 from agentx import (
     Agent,
     Limit,
+    LimitError,
     LimitWarning,
     MemoryStore,
     ModelContext,
@@ -309,7 +310,7 @@ async def test_an_estimate_that_raises_ends_the_turn_and_reserves_nothing() -> N
     with at_most():
         async with agent_with(["ok"], plugins=[guard(first, second, seen=seen)]).session() as session:
             for _ in range(2):
-                with pytest.raises(ZeroDivisionError):
+                with pytest.raises(LimitError, match=r"guard\.test"):
                     await session.run("go")
     assert seen == [(0, 5), (0, 5)]
 

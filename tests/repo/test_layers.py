@@ -49,6 +49,7 @@ ORDER = (
     "_registration",
     "_plugins",
     "_loop",
+    "_valid_history",
     "_turn",
     "_stream",
     "_session",

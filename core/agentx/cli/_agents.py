@@ -138,6 +138,7 @@ def choose_model(given: str | None) -> str | Model:
     Raises:
         UnknownProviderError: there is none; the message says how to get one.
     """
+    from agentx._errors import AgentxError
     from agentx._models import split_model_id
 
     from ._objects import LoadError, load_model
@@ -149,7 +150,7 @@ def choose_model(given: str | None) -> str | Model:
     if isinstance(model, str):
         try:
             split_model_id(model)
-        except ValueError as error:
+        except AgentxError as error:
             raise LoadError(f"{error}; a model in Python is 'module:object'") from None
     return model
 

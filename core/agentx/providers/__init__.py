@@ -8,6 +8,7 @@ HttpProvider                      the settings of `[models.<prefix>]`
 check_request, can_read           what a model cannot do is refused before the request
 adapt                             the history as one provider can read it
 Assembler, Totals                 pieces of a stream → deltas and the one response
+Reading                           an answer that is being read: its JSON, its errors
 """
 
 from ._assembler import Assembler, Totals
@@ -18,6 +19,7 @@ from ._history import NO_RESULT, Adapted, adapt
 from ._http import Connection, Exchange, Timeouts, shown_url
 from ._keys import KeySource, Secret, masked
 from ._provider import HttpProvider
+from ._reading import Reading
 from ._sse import Event, SSEDecoder
 
 __all__ = [
@@ -33,6 +35,7 @@ __all__ = [
     "Failure",
     "HttpProvider",
     "KeySource",
+    "Reading",
     "SSEDecoder",
     "Secret",
     "Timeouts",

@@ -269,6 +269,18 @@ def _check_storable(value: Any, what: str) -> None:
         raise StateError(f"{what} cannot be stored: {error}") from None
 
 
+def _check_state(value: Any, what: str) -> None:
+    """Refuse what could change behind the log's back.
+
+    Raises:
+        StateError: naming whose value it is, and what to use.
+    """
+    if isinstance(value, list | dict | set | bytearray):
+        kind = type(value).__name__
+        raise StateError(f"{what} is a {kind}, which can change unseen: use a tuple, a frozenset or a frozen mapping")
+    _check_storable(value, what)
+
+
 def instance_id(frame: SessionFrame, plugin: Plugin[Any]) -> str:
     found = frame.agent.instance_ids.get(id(plugin))
     if found is None and frame.parent is not None:
@@ -338,7 +350,7 @@ class SessionContext(AgentContext):
                 self._alone(plugin_id, name)
             else:
                 changes[name] = reduce(getattr(state, name), value)
-            _check_storable(changes[name], f"{plugin_id}: the value of {name!r}")
+            _check_state(changes[name], f"{plugin_id}: the value of {name!r}")
         session.states[plugin_id] = type(state)(**{name: getattr(state, name) for name in reducers} | changes)
         if secret:
             changes = {name: value for name, value in changes.items() if name not in secret}
@@ -412,11 +424,22 @@ class TurnContext(SessionContext):
     @input.setter
     def input(self, value: Message | UserInput) -> None:
         self._changes("input")
+        self._refuse_after_verify("input")
         if self._turn.committed:
             raise HookError(
                 f"{self._by} replaced ctx.input after it was committed: do it before call_next in a turn hook"
             )
         self._turn.input = value if isinstance(value, Message) else user_message(value)
+
+    def _refuse_after_verify(self, what: str) -> None:
+        layer = self._entry.layer
+        if layer.phase in _READ_ONLY:
+            raise HookError(
+                f"{layer.plugin} changed ctx.{what} in phase {layer.phase}: what was verified is what happens; "
+                "change it in phase prepare or redact",
+                plugin=layer.plugin,
+                hook=layer.hook,
+            )
 
     @property
     def output(self) -> Message | None:
@@ -661,7 +684,7 @@ class ModelContext(TurnContext):
         something else. Transforms of inner layers come first. The text of the response is built from what they let out.
         """
         self._changes("transform_deltas")
-        self._frame.transforms = (*self._frame.transforms, factory)
+        self._frame.transforms = (*self._frame.transforms, (self._by, factory))
 
 
 def _same_content(old: ModelRequest, new: ModelRequest) -> bool:
@@ -689,17 +712,20 @@ class ToolContext(TurnContext, Generic[Deps]):
 
     @property
     def args(self) -> Mapping[str, Any]:
-        """The arguments as JSON values; replaceable before phase `verify`, and validated again before the tool runs."""
+        """The arguments as JSON values; replaceable before phase `verify`, and validated again before the tool runs.
+
+        Read-only: replace them as a whole, `ctx.args = {**ctx.args, "name": value}`.
+        """
         return MappingProxyType(self._frame.args)
 
     @args.setter
     def args(self, value: Mapping[str, Any]) -> None:
         self._changes("args")
-        layer = self._entry.layer
-        if layer.phase in _READ_ONLY:
+        self._refuse_after_verify("args")
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            layer = self._entry.layer
             raise HookError(
-                f"{layer.plugin} changed ctx.args in phase {layer.phase}: what was verified is what happens; "
-                "change them in phase prepare or redact",
+                f"{layer.plugin} set ctx.args to {value!r}: write `ctx.args = {{**ctx.args, 'name': value}}`",
                 plugin=layer.plugin,
                 hook=layer.hook,
             )

@@ -671,7 +671,8 @@ class ModelFrame(_Call):
     """One number, how many dispatches there were; shared by all forks."""
     sink: Sink | None
     asked_by: str | None = None
-    transforms: tuple[Callable[[], Any], ...] = ()
+    transforms: tuple[tuple[str, Callable[[], Any]], ...] = ()
+    """Who transforms the deltas, and what makes their transforms."""
     asking: tuple[str, ...] = ()
     """The plugins whose own model call this is part of, outermost first."""
     held: dict[int, Any] | None = None

@@ -290,6 +290,8 @@ async def drain(frame: AgentFrame | SessionFrame, seconds: float = CLOSE_SECONDS
     """Wait for the background work of a level; what does not end in time is cancelled."""
     if not frame.tasks:
         return
+    if frame.failure is not None:  # nobody tells it to end any more
+        seconds = 0
     with anyio.CancelScope(shield=True):
         with anyio.move_on_after(seconds):
             for work in list(frame.tasks):

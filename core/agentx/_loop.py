@@ -213,9 +213,9 @@ async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -
     request = ModelRequest(turn.model, messages, prompt, tools, turn.settings, (), output)
     frame = ModelFrame(turn, turn.scope, request, index, [0], turn.sink)
     session.record(ModelStart, request.model, index)
-    if not session.quiet:
-        await session.deliver()
     try:
+        if not session.quiet:
+            await session.deliver()
         response = await turn.onions.model(frame)
         if turn.scope.may_be_cancelled():
             await turn.scope.check()

@@ -5,12 +5,15 @@ The text of the response is built from what the transforms let out, so the two c
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import anyio
 import attrs
 
+from ._errors import HookError
 from ._events import Event, delta_event
 from ._frames import ModelFrame, Sink
 from ._messages import (
@@ -21,12 +24,14 @@ from ._messages import (
     Report,
     TextDelta,
     TextPart,
+    ThinkingDelta,
     ToolArgsDelta,
     Usage,
     UsageDelta,
 )
 
 REPORTS = (UsageDelta, AdaptedDelta)
+DELTAS = (TextDelta, ThinkingDelta, ToolArgsDelta)
 
 WINDOW = 64
 """How many deltas a stream may be ahead of its consumer, once the consumer has shown that it keeps up."""
@@ -113,13 +118,49 @@ class UnheardStream(Reports):
         return response
 
 
+@attrs.define(eq=False, repr=False)
+class Transform:
+    """A layer's transform of one attempt, and whose it is."""
+
+    owner: str
+    inner: Any
+
+    def let_out(self, verb: str, *args: Delta) -> Sequence[Delta]:
+        """Call `feed` or `finish` and return the deltas it lets out.
+
+        Raises:
+            HookError: the transform has no such method, or lets out something else.
+        """
+        method = getattr(self.inner, verb, None)
+        if not callable(method):
+            raise self._broken(f"has no {verb}()", "it needs feed(delta) and finish(), each returning a list of deltas")
+        try:
+            found = method(*args)
+            deltas = list(found) if isinstance(found, Iterable) else None
+        except Exception as error:
+            error.add_note(f"in {verb}() of the delta transform of {self.owner}")
+            raise
+        if deltas is None:
+            if inspect.iscoroutine(found):
+                found.close()
+            raise self._broken(f"returned {type(found).__name__} from {verb}()", "return a list of deltas")
+        for delta in deltas:
+            if not isinstance(delta, DELTAS):
+                raise self._broken(f"let a {type(delta).__name__} out of {verb}()", "return a list of deltas")
+        return deltas
+
+    def _broken(self, problem: str, fix: str) -> HookError:
+        kind = type(self.inner).__name__
+        return HookError(f"{self.owner}: its delta transform {kind} {problem}: {fix}", plugin=self.owner, hook="model")
+
+
 class TransformedStream(Reports):
     """The deltas of one attempt, through transforms; the innermost is the first."""
 
     def __init__(self, frame: ModelFrame, attempt: int) -> None:
         self._frame = frame
         self._attempt = attempt
-        self._transforms = [factory() for factory in reversed(frame.transforms)]
+        self._transforms = [Transform(owner, factory()) for owner, factory in reversed(frame.transforms)]
         self._texts: dict[int, list[str]] = {}
         self._seen: set[int] = set()
         self._in_call = False
@@ -146,11 +187,11 @@ class TransformedStream(Reports):
     async def _finish(self) -> None:
         """Let out what the transforms hold: at the end, and before a tool call."""
         for number, transform in enumerate(self._transforms):
-            await self._pass_on(transform.finish(), number + 1)
+            await self._pass_on(transform.let_out("finish"), number + 1)
 
     async def _pass_on(self, deltas: Iterable[Delta], first: int) -> None:
         for transform in self._transforms[first:]:
-            deltas = [out for delta in deltas for out in transform.feed(delta)]
+            deltas = [out for delta in deltas for out in transform.let_out("feed", delta)]
         for delta in deltas:
             if isinstance(delta, TextDelta):
                 self._texts.setdefault(delta.index, []).append(delta.text)
@@ -163,11 +204,13 @@ class TransformedStream(Reports):
         for part in response.parts:
             if isinstance(part, TextPart):
                 text = "".join(self._texts.pop(index, ()))
+                index += 1
+                if not text and part.text:  # nothing of it was let out, and providers refuse an empty text
+                    continue
                 if text != part.text:  # what the provider attached belongs to its own text
                     part = TextPart(text)
-                index += 1
             parts.append(part)
-        parts.extend([TextPart("".join(texts)) for _, texts in sorted(self._texts.items())])
+        parts.extend([TextPart("".join(texts)) for _, texts in sorted(self._texts.items()) if any(texts)])
         return attrs.evolve(response, parts=tuple(parts))
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from ._config import FILE_NAME, load_config, project_file
 from ._errors import ConfigError
-from ._settings import INSTANCE_ID
+from ._order import is_pattern, matches
 
 
 def disable_plugin(plugin_id: str, file: Path | None = None) -> Path:
-    """Add a plugin to `disable` of the project's configuration, and return the file.
+    """Add a plugin, or all of `kind.*`, to `disable` of the project's configuration, and return the file.
 
     Args:
         file: in place of the file of the working directory; a new agentx.toml is written if there is none.
@@ -23,9 +23,10 @@ def disable_plugin(plugin_id: str, file: Path | None = None) -> Path:
     """
     _check_id(plugin_id)
     file = _target(file)
-    required = load_config(file if file.is_file() else None).is_required(plugin_id)
+    require = load_config(file if file.is_file() else None).require
+    required = next((entry for entry in require if matches(plugin_id, entry.id)), None)
     if required:
-        raise ConfigError(f"{plugin_id} is required by {required.origin}: take it out there before disabling it")
+        raise ConfigError(f"{required.id} is required by {required.origin}: take it out there before disabling it")
     document = _read(file)
     plugins = _plugins_table(document, file)
     _switch_on_in_its_table(plugins, plugin_id)
@@ -52,7 +53,7 @@ def enable_plugin(plugin_id: str, file: Path | None = None) -> Path:
     while plugin_id in listed:
         listed.remove(plugin_id)
     _switch_on_in_its_table(plugins, plugin_id)
-    if plugins.get("autoload") == "listed":
+    if plugins.get("autoload") == "listed" and not plugin_id.endswith(".*"):
         kind, _, name = plugin_id.partition(".")
         plugins.setdefault(kind, {}).setdefault(name, {})["enabled"] = True
     _write(file, document)
@@ -63,8 +64,8 @@ def enable_plugin(plugin_id: str, file: Path | None = None) -> Path:
 
 
 def _check_id(plugin_id: str) -> None:
-    if not INSTANCE_ID.fullmatch(plugin_id):
-        raise ConfigError(f"{plugin_id!r} is no plugin id such as 'guard.budget'")
+    if not is_pattern(plugin_id):
+        raise ConfigError(f"{plugin_id!r} is no plugin id such as 'guard.budget', and no 'kind.*'")
 
 
 def _target(file: Path | None) -> Path:
@@ -75,7 +76,7 @@ def _read(file: Path) -> Any:
     import tomlkit
     from tomlkit.exceptions import ParseError
 
-    if not file.is_file():
+    if not file.exists():
         return tomlkit.document()
     try:
         return tomlkit.parse(file.read_text(encoding="utf-8"))

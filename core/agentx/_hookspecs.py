@@ -223,6 +223,9 @@ def _check_shape(function: Any, hook: str, options: HookOptions, owner: str, whe
         return HookError(f"{owner}: the {hook} hook {problem} at {where}: {fix}", plugin=owner, hook=hook)
 
     plain = inspect.unwrap(getattr(function, "__func__", function))
+    if options.repeats and hook in ("init", "session"):
+        marked = "concurrent=True" if options.concurrent else "repeats=True"
+        raise refuse(f"is marked {marked}", "only turn, model and tool layers may call call_next again")
     if options.wrapper:
         if not inspect.isgeneratorfunction(plain):
             raise refuse("is marked wrapper=True but is no generator function", "write one `response = yield`")

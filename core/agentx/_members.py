@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
@@ -13,7 +13,17 @@ import attrs
 from ._configure import Reserved, Value, build, field_settings, given_fields, rebuild, reserved_settings, values_of
 from ._errors import ConfigError, PluginError
 from ._hookspecs import API_RANGE, HOOKS, Implementation, Layer, implementation
-from ._order import CALL_HOOKS, CALL_PHASES, PHASES, Candidate, Constraint, base_id, check_phase, default_phase
+from ._order import (
+    CALL_HOOKS,
+    CALL_PHASES,
+    PHASES,
+    Candidate,
+    Constraint,
+    base_id,
+    check_phase,
+    default_phase,
+    is_pattern,
+)
 from ._plugin import Plugin, plugin_tools
 from ._scan import ID, Found
 from ._settings import Settings
@@ -178,7 +188,10 @@ def member_of(offer: Offer, settings: Settings, above_code: Settings) -> Member:
 
 
 def _children(offer: Offer, instance: Any) -> tuple[Any, ...]:
-    children = tuple(instance.plugins()) if isinstance(instance, Plugin) else ()
+    brought = instance.plugins() if isinstance(instance, Plugin) else ()
+    if not isinstance(brought, Iterable):
+        raise PluginError(f"{offer.id}: plugins() returned {brought!r}: return a list of plugins", plugin=offer.id)
+    children = tuple(brought)
     for child in children:
         if not isinstance(child, Plugin) and not (isinstance(child, type) and issubclass(child, Plugin)):
             raise PluginError(f"{offer.id}: plugins() returned {child!r}, which is no plugin", plugin=offer.id)
@@ -214,6 +227,12 @@ def _check_traits(member: Member) -> None:
         raise PluginError(f"the plugin that is installed as {wanted} {what}: make the two equal", plugin=member.id)
     if not isinstance(member.trait("api"), int):
         raise PluginError(f"{member.id}: api must be a whole number, not {member.trait('api')!r}", plugin=member.id)
+    for relation in ("before", "after", "conflicts"):
+        layers = [one.options for _, one in member.implementations] if relation != "conflicts" else []
+        for target in (*member.names(relation), *(name for layer in layers for name in getattr(layer, relation))):
+            if not is_pattern(target):
+                what = f"{relation} has {target!r}, which is no plugin id such as 'guard.budget' and no 'kind.*'"
+                raise PluginError(f"{member.id}: {what}", plugin=member.id)
 
 
 def is_served(member: Member) -> bool:

@@ -43,7 +43,8 @@ def collect(config: Config, installed: Scan, used: Sequence[Used], laid_over: Se
     """
     code = _given_in_code(used, laid_over)
     entries = installed.group(PLUGINS)
-    problems = {problem.name: problem for problem in installed.problems if problem.kind != "broken"}
+    unusable = [problem for problem in installed.problems if problem.kind != "broken"]
+    problems = {problem.name: problem for problem in unusable if problem.claims[0].group == PLUGINS}
     known = frozenset({*entries, *problems, *code, *(entry.id for entry in config.require)})
     settings = config.settings(known)
     choice = _Choice(config, installed, settings)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, dataclass_transform, get_args, get_origin
 
 import attrs
@@ -61,6 +63,7 @@ class PluginMeta(type):
     def __new__(mcs, name: str, bases: tuple[type, ...], body: dict[str, Any], **kwargs: Any) -> PluginMeta:
         cls = super().__new__(mcs, name, bases, dict(body), **kwargs)
         _refuse_reserved_fields(cls)
+        _copy_mutable_defaults(cls)
         attrs.define(
             cls, slots=False, kw_only=True, eq=False, on_setattr=attrs.setters.NO_OP, repr="__repr__" not in body
         )
@@ -99,6 +102,14 @@ def _refuse_reserved_fields(cls: type) -> None:
             raise PluginError(f"{cls.__name__}.{name} is a setting that every plugin has: {fix}")
         if name in ("id", "api"):
             raise PluginError(f"{cls.__name__}.{name} must be a ClassVar: `{name}: ClassVar = …`")
+
+
+def _copy_mutable_defaults(cls: type) -> None:
+    """Give every instance a default of its own where the class body has a list, a dict or a set."""
+    for name, annotation in _own_annotations(cls).items():
+        default = cls.__dict__.get(name)
+        if isinstance(default, _CONTAINERS) and "ClassVar" not in str(annotation):
+            setattr(cls, name, attrs.Factory(partial(deepcopy, default)))
 
 
 def _implemented(cls: type) -> Iterator[tuple[str, HookOptions]]:

@@ -150,7 +150,8 @@ def failure_of(error: BaseException, module: str = "", base: str = "") -> Failur
     if base and where.startswith(base + os.sep):
         where = where[len(base) + 1 :]
     missing = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-    what = f"no module named {missing!r}" if missing else f"{type(error).__name__}: {_one_line(str(error))}"
+    said = f": {_one_line(str(error))}" if str(error) else ""
+    what = f"no module named {missing!r}" if missing else f"{type(error).__name__}{said}"
     return Failure(f"{what} ({where})" if where else what, where, missing, error)
 
 

@@ -193,6 +193,8 @@ def _switched(plugin: str, file: Path, what: str, as_json: bool) -> None:
     else:
         out().print(styled(f"{plugin} is {what} in {file}"), soft_wrap=True)
     found = scan()
+    if plugin.endswith(".*"):
+        return
     if base_id(plugin) not in found.group(PLUGINS) and found.problem(PLUGINS, base_id(plugin)) is None:
         hint = suggestion(plugin, found.group(PLUGINS))
         note(f"no installed plugin has the id {plugin}{hint if 'did you mean' in hint else ''}")

@@ -375,10 +375,10 @@ class SessionFrame(_Level):
 
         start_task(deliver, f"events of session {self.id}")
 
-    async def commit(self) -> None:
+    async def commit(self, point: str) -> None:
         """A commit point: what was recorded is durable and delivered when this returns."""
         if self.log.is_durable:
-            await self.log.commit()
+            await self.log.commit(point)
         if self.outbox:
             await self.deliver()
 

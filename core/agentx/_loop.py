@@ -83,7 +83,7 @@ async def steps(turn: TurnFrame, outer: CallNext | None = None) -> RunResult[Any
         if not turn.committed:
             commit_input(turn)
             if not turn.session.quiet:
-                await turn.session.commit()
+                await turn.session.commit("input")
         turn.outcome = None
         while turn.outcome is None:
             if turn.feedback is not None and not take_feedback(turn):
@@ -231,7 +231,7 @@ async def call_model(turn: TurnFrame, *, tools: tuple[Any, ...] | None = None) -
     sent = frame.sent[-1].tools if frame.sent else frame.request.tools
     turn.offered = None if sent is tools else frozenset([spec.name for spec in sent])
     if not session.quiet:
-        await session.commit()
+        await session.commit("response")
     return response, parsed
 
 
@@ -522,7 +522,7 @@ async def run_tools(turn: TurnFrame, parsed: Parsed) -> None:
         raise error
     _append_results(turn, parsed)
     if not session.quiet:
-        await session.commit()
+        await session.commit("tool.result")
 
 
 def _append_results(turn: TurnFrame, parsed: Parsed) -> None:
@@ -620,7 +620,7 @@ async def run_tool(frame: ToolFrame, outer: CallNext | None = None) -> ToolResul
             session = turn.session
             session.record(ToolStart, call.id, tool.name, frame.args)
             if not session.quiet:
-                await session.commit()
+                await session.commit("tool.start")
             ctx = ToolContext(frame, _tool_entry(tool)) if tool.context_parameter is not None else None
             result = ToolResult(call.id, call.name, await tool.call(args, ctx, turn.agent.threads))
     except BaseException as error:

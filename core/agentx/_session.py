@@ -210,7 +210,7 @@ async def close_session(frame: SessionFrame, body_error: BaseException | None) -
         await drain(frame)
         frame.record(SessionEnd)
         with anyio.CancelScope(shield=True):
-            await frame.commit()
+            await frame.commit("session.end")
             await frame.log.close()
             if frame.ephemeral:
                 await agent.store.delete(frame.id)

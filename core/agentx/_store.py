@@ -46,8 +46,11 @@ class SessionLog(Protocol):
     def is_durable(self) -> bool:
         """Whether `commit` does anything; the loop saves itself the call where it does not."""
 
-    async def commit(self) -> None:
+    async def commit(self, point: str) -> None:
         """Make durable all that was added, in order and at once.
+
+        Args:
+            point: where the session is: `input`, `response`, `tool.start`, `tool.result`, `turn.end`, `session.end`.
 
         Raises:
             SessionConflictError: another process has written this session.
@@ -84,7 +87,7 @@ class MemoryLog:
         self.events = Events()
         self.add = self.events.notes.append
 
-    async def commit(self) -> None:
+    async def commit(self, point: str) -> None:
         """Do nothing: memory is all there is."""
 
     async def close(self) -> None:

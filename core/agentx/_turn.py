@@ -96,7 +96,7 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
     _note_end(turn, result)
     try:
         if not frame.quiet:
-            await frame.commit()
+            await frame.commit("turn.end")
     finally:
         _let_next_in(turn, result, buffer)
     return result
@@ -251,7 +251,7 @@ async def _end(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None) -
     """Write `turn.end`, commit, and let the next turn in."""
     _note_end(turn, result)
     try:
-        await turn.session.commit()
+        await turn.session.commit("turn.end")
     finally:
         _let_next_in(turn, result, buffer)
 

@@ -534,7 +534,7 @@ class CheckedLog:
         self.add = log.add
         self.checks = checks
 
-    async def commit(self) -> None:
+    async def commit(self, point: str) -> None:
         for check in self.checks:
             check()
 

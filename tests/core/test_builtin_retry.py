@@ -121,7 +121,15 @@ async def test_without_the_plugin_the_first_failure_is_the_last() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"attempts": 0}, {"base_delay": -1.0}, {"max_delay": float("inf")}, {"max_retry_after": float("nan")}],
+    [
+        {"attempts": 0},
+        {"attempts": "3"},
+        {"attempts": 2.5},
+        {"base_delay": -1.0},
+        {"base_delay": None},
+        {"max_delay": float("inf")},
+        {"max_retry_after": float("nan")},
+    ],
     ids=str,
 )
 def test_a_setting_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:

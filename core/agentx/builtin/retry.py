@@ -13,13 +13,13 @@ from agentx import SYSTEM_CLOCK, CallNext, Clock, ConfigError, ModelContext, Mod
 
 
 def _positive(_: Retry, field: attrs.Attribute[float], value: float) -> None:
-    if not 0 <= value < math.inf:
-        raise ConfigError(f"model.retry: {field.name} must be a number of at least 0, not {value}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise ConfigError(f"model.retry: {field.name} must be a number of at least 0, not {value!r}")
 
 
 def _at_least_one(_: Retry, field: attrs.Attribute[int], value: int) -> None:
-    if value < 1:
-        raise ConfigError(f"model.retry: {field.name} must be at least 1, not {value}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"model.retry: {field.name} must be a whole number of at least 1, not {value!r}")
 
 
 class Retry(Plugin):

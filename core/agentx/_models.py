@@ -45,9 +45,10 @@ class Model(Protocol):
     are that part. It may be called from several sessions at once. Errors are `ModelError` of the right kind; a stream
     that ends without its end marker is an error.
 
-    A model may also have `capabilities`; `async def aclose()`, called when the agent that made it closes; and
-    `def fresh()`, which returns the same model with connections of its own: an agent that is given a `Model` object
-    uses and closes such a copy each time it opens.
+    A model may also have `capabilities`; `endpoint`, a text that tells models of one name apart by where they are
+    served, for caches; `async def aclose()`, called when the agent that made it closes; and `def fresh()`, which
+    returns the same model with connections of its own: an agent that is given a `Model` object uses and closes such a
+    copy each time it opens.
     """
 
     name: str

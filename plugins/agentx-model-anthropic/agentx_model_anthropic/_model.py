@@ -74,6 +74,11 @@ class AnthropicModel:
     def __repr__(self) -> str:
         return f"AnthropicModel({self.id!r}, provider={self._provider!r})"
 
+    @property
+    def endpoint(self) -> str:
+        """Where it is served."""
+        return self._provider.url
+
     def fresh(self) -> AnthropicModel:
         """Return the same model with connections of its own."""
         made = AnthropicModel(self.id, provider=self._provider.fresh())

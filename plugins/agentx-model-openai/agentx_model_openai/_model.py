@@ -74,6 +74,11 @@ class OpenAIModel:
     def __repr__(self) -> str:
         return f"OpenAIModel({self.id!r}, provider={self._provider!r})"
 
+    @property
+    def endpoint(self) -> str:
+        """Where it is served."""
+        return self._provider.url
+
     def fresh(self) -> OpenAIModel:
         """Return the same model with connections of its own."""
         made = OpenAIModel(self.id, provider=self._provider.fresh())

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import attrs
+import httpx
 from anthropic.types import Message, RawMessageStreamEvent
 from anthropic.types.content_block_param import ContentBlockParam
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming, MessageCreateParamsStreaming
@@ -184,6 +185,22 @@ def messages_api(*script: Body | Answer | Callable[[Body], Body | Answer], own: 
     with WireServer(api) as server:
         api.url = server.url
         yield api
+
+
+class _Detour(httpx.AsyncHTTPTransport):
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = httpx.URL(url)
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        there = self._url
+        request.url = request.url.copy_with(scheme=there.scheme, host=there.host, port=there.port)
+        return await super().handle_async_request(request)
+
+
+def detour(url: str) -> httpx.AsyncClient:
+    """A client whose requests, to whatever host they go, arrive at a server on this machine."""
+    return httpx.AsyncClient(transport=_Detour(url), timeout=None)
 
 
 class _Invalid(Exception):

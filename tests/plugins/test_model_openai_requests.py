@@ -1,4 +1,4 @@
-"""Requests: what is sent fits the SDK's types and the conversation's rules, and what cannot be said is refused before."""
+"""Requests: what is sent fits the SDK's types and the conversation's rules; what cannot be said is refused before."""
 
 from __future__ import annotations
 

@@ -104,6 +104,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """Measure the loop against a bare one; prints ratios."""
+    """Measure the loop against a bare one, and providers against their vendors' SDKs; prints ratios."""
     install(session, *PLUGINS)
     session.run("python", "tests/benchmarks/run.py", *session.posargs)
+    session.run("python", "tests/benchmarks/providers.py")

@@ -225,7 +225,7 @@ def _check(body: Body, headers: Mapping[str, str], signed: Mapping[str, str] | N
     _require(marks <= 4, f"a maximum of 4 blocks with cache_control may be provided, found {marks}")
     _check_tools(body, tools)
     _Conversation(messages, signed).check()
-    if '"file_id"' in json.dumps(messages):
+    if '"type": "file"' in json.dumps(messages):
         _require("files-api-2025-04-14" in betas, "file sources need the beta files-api-2025-04-14")
 
 

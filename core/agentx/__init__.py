@@ -9,6 +9,24 @@ if TYPE_CHECKING:
     from ._agent import (
         Agent as Agent,
     )
+    from ._approval import (
+        Approve as Approve,
+    )
+    from ._approval import (
+        Approver as Approver,
+    )
+    from ._approval import (
+        Deny as Deny,
+    )
+    from ._approval import (
+        Edit as Edit,
+    )
+    from ._approval import (
+        PendingCall as PendingCall,
+    )
+    from ._approval import (
+        Respond as Respond,
+    )
     from ._clock import (
         SYSTEM_CLOCK as SYSTEM_CLOCK,
     )
@@ -47,6 +65,9 @@ if TYPE_CHECKING:
     )
     from ._errors import (
         AgentxError as AgentxError,
+    )
+    from ._errors import (
+        ApprovalError as ApprovalError,
     )
     from ._errors import (
         AuthenticationError as AuthenticationError,
@@ -185,6 +206,9 @@ if TYPE_CHECKING:
     )
     from ._events import (
         HistoryReplaced as HistoryReplaced,
+    )
+    from ._events import (
+        InputQueued as InputQueued,
     )
     from ._events import (
         LimitWarning as LimitWarning,
@@ -400,6 +424,7 @@ _WHERE = {
         "encode",
         "from_plain",
     ),
+    "_approval": ("Approve", "Approver", "Deny", "Edit", "PendingCall", "Respond"),
     "_context": (
         "AgentContext",
         "Key",
@@ -418,6 +443,7 @@ _WHERE = {
         "ContextWindowError",
         "EventLoopRunningError",
         "HookError",
+        "ApprovalError",
         "LimitError",
         "ModelConnectionError",
         "ModelError",
@@ -483,6 +509,7 @@ _WHERE = {
         "UserInput",
         "kind_of",
         "HistoryAdapted",
+        "InputQueued",
     ),
     "_history": ("keep_recent",),
     "_hookspecs": (

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overloa
 import anyio
 import attrs
 
+from ._approval import approve
 from ._codec import to_plain
 from ._errors import CodecError, HookError, ServiceError, StateError
 from ._events import Event, PluginEvent, PromptPrefixChanged, StateUpdated, ToolProgress
@@ -409,6 +410,11 @@ class TurnContext(SessionContext):
     __slots__ = ()
 
     @property
+    def is_resumed(self) -> bool:
+        """Whether this turn goes on after it had paused, or after its process had ended."""
+        return self._turn.is_resumed
+
+    @property
     def _turn(self) -> TurnFrame:
         return self._frame.turn  # type: ignore[no-any-return]  # the frame of this level; no cast, this is hot
 
@@ -743,7 +749,7 @@ class ToolContext(TurnContext, Generic[Deps]):
     @property
     def idempotency_key(self) -> str:
         """A key for the effect of this call; the same if the call is tried again or taken up after a crash."""
-        return f"{self._session.id}:{self._turn.turn_id}:{self._frame.call.id}"
+        return f"{self._session.id}:{self._turn.turn_id}:{self._turn.calls}:{self._frame.call.id}"
 
     def deny(self, reason: str) -> ToolResult:
         """Return the error result of a call that must not run: `return ctx.deny("why")`. The model goes on."""
@@ -751,6 +757,22 @@ class ToolContext(TurnContext, Generic[Deps]):
         self._entry.deny()
         call = self._frame.call
         return ToolResult(call.id, call.name, (TextPart(f"denied: {reason}"),), "denied")
+
+    async def require_approval(self, reason: str, *, expires: float | None = None) -> None:
+        """Return when somebody has approved this call, perhaps with other arguments: `ctx.args`.
+
+        Who decides is an `Approver` that a plugin provides, or whoever resumes the session. Until then the call is
+        pending, others of its step go on, and the turn ends as `paused`.
+
+        Args:
+            reason: for who decides.
+            expires: seconds after which it counts as denied.
+
+        Raises:
+            ToolFailed: it was denied, or answered in the tool's place; becomes the call's result.
+        """
+        self._changes("require_approval")
+        await approve(self._frame, reason, self._by, expires)
 
     async def progress(self, message: str, *, done: float | None = None, total: float | None = None) -> None:
         """Report how far a tool is."""

@@ -10,6 +10,7 @@
     │   ├── ToolSchemaError        an annotation that no JSON Schema can express
     │   └── ToolNameError          two owners of one tool name
     ├── ToolFailed                 what a tool layer sees when the tool itself failed
+    ├── ApprovalError              a decision that no waiting call is bound to
     ├── StateError                 a state class or an update that cannot be merged or stored
     ├── LimitError                 a limit that would never hold, or whose own functions fail
     ├── ServiceError               nobody provides what a plugin needs
@@ -104,15 +105,21 @@ class ToolNameError(ToolError):
 class ToolFailed(AgentxError):
     """The tool raised, ran out of time or got arguments it does not take; the cause is `__cause__`.
 
-    Tool layers may catch it, or try the call again. At the outer edge it becomes an error result for the model.
+    Tool layers may catch it, or try the call again. At the outer edge it becomes an error result for the model, or
+    the `denied` or `ok` one that whoever was asked for an approval decided.
     """
 
     code = "tool-failed"
 
-    def __init__(self, message: str, *, tool: str = "", reason: str = "error") -> None:
+    def __init__(self, message: str, *, tool: str = "", reason: str = "error", status: str = "error") -> None:
         super().__init__(message)
         self.tool = tool
-        self.reason = reason  # "error" | "timeout" | "arguments" | "exit" | "limiter"
+        self.reason = reason  # "error" | "timeout" | "arguments" | "exit" | "limiter" | "denied" | "answered"
+        self.status = status
+
+
+class ApprovalError(AgentxError):
+    code = "approval"
 
 
 class StateError(AgentxError):
@@ -302,3 +309,7 @@ class AbortSignal(TurnSignal):
 
 class StopSignal(TurnSignal):
     """Raised where a stopped turn, or one that a limit refuses, would start a model call; becomes its status."""
+
+
+class PauseSignal(TurnSignal):
+    """Raised where a call waits for a decision that nobody gives now; the call stays pending, others go on."""

@@ -71,12 +71,16 @@ class TurnStart(Event):
     turn_index: int
     model: str
     metadata: Mapping[str, Any] | None = None
+    resumed: bool = False
+    """The turn goes on: it had paused, or its process ended."""
 
 
 @attrs.frozen(eq=False, repr=False)
 class UserInput(Event):
     kind: ClassVar[str] = "user.input"
     message: Message
+    queued: int | None = None
+    """The `seq` of the `input.queued` that this delivers."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -211,6 +215,9 @@ class ApprovalRequested(Event):
     reason: str
     by: str
     expires: float | None = None
+    """Seconds since the epoch, after which it counts as denied."""
+    fingerprint: str = ""
+    """What a decision is bound to: a hash of session, call, tool and arguments."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -218,9 +225,13 @@ class ApprovalDecided(Event):
     kind: ClassVar[str] = "approval.decided"
     call_id: str
     decision: str
+    """`approve`, `deny`, `edit` or `respond`."""
     by: str | None = None
     reason: str | None = None
+    """Why it was denied, or the text of the response."""
     args: Mapping[str, Any] | None = None
+    fingerprint: str = ""
+    """That of the request."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -271,7 +282,20 @@ class LimitWarning(Event):
 
 @attrs.frozen(eq=False, repr=False)
 class SteerInput(Event):
+    """What the model is told within a turn: by a user who steers, or by a plugin that sent its answer back."""
+
     kind: ClassVar[str] = "steer.input"
+    message: Message
+    queued: int | None = None
+    """The `seq` of the `input.queued` that this delivers."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class InputQueued(Event):
+    """A user's message that waits: `steer` for the next model call, `follow_up` for the next turn."""
+
+    kind: ClassVar[str] = "input.queued"
+    how: str
     message: Message
 
 
@@ -353,6 +377,7 @@ EVENTS: Mapping[str, type[Event]] = {
         PromptPrefixChanged,
         LimitWarning,
         SteerInput,
+        InputQueued,
         ErrorEvent,
         TurnEnd,
         PluginEvent,

@@ -18,10 +18,10 @@ import anyio
 import attrs
 
 from ._errors import AbortSignal, SessionClosedError, StopSignal
-from ._events import Event, LimitWarning, SessionStart, ToolsChanged, delta_event
+from ._events import Event, InputQueued, LimitWarning, SessionStart, ToolsChanged, delta_event
 from ._host import TurnScope, in_loop, loop_token, start_task
 from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
-from ._messages import Delta, Message, ModelRequest, ModelSettings, ToolCall, ToolSpec, Usage
+from ._messages import Delta, Message, ModelRequest, ModelResponse, ModelSettings, ToolCall, ToolSpec, Usage
 from ._output import OutputType
 from ._result import RunResult
 from ._toolbox import Toolbox
@@ -219,6 +219,10 @@ class SessionFrame(_Level):
     seq: int = 0
     turn_count: int = 0
     is_resumed: bool = False
+    has_open_turn: bool = False
+    """The last turn paused, or its process ended while it ran."""
+    queue: dict[int, InputQueued] = attrs.Factory(dict)
+    """Messages of the user that wait to be delivered, by `seq`."""
     deps: Any = None
     turn: TurnFrame | None = None
     services: dict[Any, Any] | None = None
@@ -461,6 +465,27 @@ class TurnFrame(_Level):
     """What the answer has to be, if it is not text."""
     output_tries: int = 0
     tool_changes: ToolChanges | None = None
+    queued: int | None = None
+    """The `seq` of the queued message that this turn answers."""
+    is_resumed: bool = False
+    resumed: ModelResponse | None = None
+    """The response behind which a resumed turn goes on."""
+    decisions: Mapping[str, tuple[str, Any]] = attrs.Factory(dict)
+    """What was decided about calls, each with the fingerprint it is bound to."""
+    announced: frozenset[str] = frozenset()
+    """The calls that a resumed turn has told of already."""
+    started: frozenset[str] = frozenset()
+    """The calls that had begun when the process ended."""
+    held: frozenset[str] = frozenset()
+    """The calls of a resumed turn that go on waiting."""
+    pausing: set[str] | None = None
+    """The calls of which a layer or the tool asks for a decision that nobody gives now."""
+    waiting: tuple[str, ...] = ()
+    """The calls that wait for a decision, or for calls that do."""
+    before: Usage | None = None
+    """What a resumed turn had used and booked before."""
+    is_interrupted: bool = False
+    """It is cancelled only to go on with what the user said meanwhile."""
     output: Message | None = None
     outcome: Stop | None = None
     sink: Sink | None = None
@@ -511,6 +536,11 @@ class TurnFrame(_Level):
         for tool, owner in changes.added:
             toolbox.add(tool, owner)
         return found[0], found[1], toolbox.specs(), toolbox.tools()
+
+    def forget_resumed(self) -> None:
+        """Forget what was about the calls of the step that was resumed: those of a later one may have the same ids."""
+        self.started = self.announced = self.held = frozenset()
+        self.decisions = {}
 
     def fork(self) -> TurnFrame:
         """A turn that is run again is the same turn: it goes on where it was."""
@@ -597,7 +627,7 @@ class TurnFrame(_Level):
             cost,
             session.id,
             self.turn_id,
-            (),
+            self.waiting,
             output if outcome is not None and outcome.has_output else text,
         )
 
@@ -710,8 +740,9 @@ class ToolFrame(_Call):
     index: int
     given: Mapping[str, Any]
     """The arguments as the model wrote them."""
-
+    approved: str = ""
+    """The fingerprint of what may run."""
     services: Mapping[Any, Any] | None = None
 
     def fork(self) -> ToolFrame:
-        return ToolFrame(self.turn, self.scope, self.tool, self.args, self.call, self.index, self.given, self.services)
+        return attrs.evolve(self)

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import attrs
 import msgspec
 
+from ._approval import approve
 from ._codec import clean_text, encode
 from ._context import ToolContext
 from ._errors import (
@@ -23,6 +24,7 @@ from ._errors import (
     ContextWindowError,
     HookError,
     ModelError,
+    PauseSignal,
     StopSignal,
     ToolFailed,
 )
@@ -70,6 +72,7 @@ OUTPUT = "output"
 PARALLEL = 32
 """Tool calls of one step that run at once."""
 EXCERPT = 500
+UNKNOWN_OUTCOME = "outcome unknown: the process ended while this call ran; it was not run again"
 NO_TOOL = "there is no tool"
 _NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _RUNS_TOOLS = frozenset({"end_turn", "tool_use", "stop_sequence", "pause_turn"})
@@ -105,13 +108,18 @@ async def steps(turn: TurnFrame, outer: CallNext | None = None) -> RunResult[Any
 
 def commit_input(turn: TurnFrame) -> None:
     turn.committed = True
-    turn.input = _cleaned(turn.input)
-    turn.session.history.append(turn.session.record(UserInput, turn.input)[0])
+    turn.input = cleaned(turn.input)
+    turn.session.history.append(turn.session.record(UserInput, turn.input, turn.queued)[0])
 
 
 async def step(turn: TurnFrame) -> None:
     """Make one model call and run the tools it asks for; note the outcome if that was the last."""
     try:
+        if turn.resumed is not None:
+            await take_up(turn, turn.resumed)
+            return
+        if turn.session.queue:
+            deliver_steering(turn)
         response, parsed = await call_model(turn)
         if parsed and response.stop_reason in _RUNS_TOOLS:
             await run_tools(turn, parsed)
@@ -124,6 +132,19 @@ async def step(turn: TurnFrame) -> None:
     if parsed:
         skip_calls(turn, response, "the response was cut before it was whole")
     if response.stop_reason != "pause_turn":
+        turn.outcome = conclude(turn, response)
+
+
+async def take_up(turn: TurnFrame, response: ModelResponse) -> None:
+    """Go on behind the last response of a resumed turn: with its tools, or with what it means if it has none left."""
+    turn.resumed, turn.output = None, response.message
+    runs_tools = response.stop_reason in _RUNS_TOOLS
+    if turn.open_calls and runs_tools:
+        await run_tools(turn, turn.open_calls)
+    elif turn.open_calls:
+        close_calls(turn, PauseSignal("not run: the response was cut before it was whole"))
+    turn.forget_resumed()
+    if response.stop_reason != "pause_turn" and not (response.tool_calls and runs_tools):
         turn.outcome = conclude(turn, response)
 
 
@@ -143,6 +164,8 @@ def conclude(turn: TurnFrame, response: ModelResponse) -> Stop | None:
         return None
     if turn.stop is not None:
         return turn.stop
+    if turn.session.queue and any(queued.how == "steer" for queued in turn.session.queue.values()):
+        return None
     text = response.text
     if not text.strip() and not any(part.kind == "file" for part in response.parts):
         return Stop("empty", "the model answered nothing", "")
@@ -161,6 +184,15 @@ def _read(turn: TurnFrame, output: OutputType, response: ModelResponse) -> Stop 
         turn.output_tries += 1
         turn.feedback = (output.rejection(problem), OUTPUT)
         return None
+
+
+def deliver_steering(turn: TurnFrame) -> None:
+    """Put what the user said meanwhile into the history, each message once and in order."""
+    session = turn.session
+    for seq, queued in list(session.queue.items()):
+        if queued.how == "steer":
+            del session.queue[seq]
+            session.history.append(session.record(SteerInput, queued.message, seq)[0])
 
 
 def take_feedback(turn: TurnFrame) -> bool:
@@ -502,13 +534,15 @@ async def run_tools(turn: TurnFrame, parsed: Parsed) -> None:
     """Run the calls of a response; each gets exactly one result, in one message, whatever happens."""
     session = turn.session
     for call, _, problem in parsed:
+        if call.id in turn.announced:
+            continue
         text = call.arguments if not problem else _clean(_as_text(call.arguments))[:EXCERPT]
         session.record(ToolCallEvent, call.id, call.name, text)
     if not session.quiet:
         await session.deliver()
     try:
         tools = turn.prefix()[3]
-        if len(parsed) == 1:
+        if len(parsed) == 1 and not turn.is_resumed:
             await run_call(turn, tools, 0, *parsed[0])
         else:
             await _run_batches(turn, tools, parsed)
@@ -520,9 +554,23 @@ async def run_tools(turn: TurnFrame, parsed: Parsed) -> None:
         if turn.scope.signal is not None and not is_cancellation(error):
             raise turn.scope.signal
         raise error
-    _append_results(turn, parsed)
+    is_waiting = len(turn.results or ()) < len(parsed)
+    if is_waiting and turn.stop is not None:
+        close_calls(turn, StopSignal(turn.stop.reason))
+    elif is_waiting:
+        _pause(turn, parsed)
+    else:
+        _append_results(turn, parsed)
     if not session.quiet:
         await session.commit("tool.result")
+
+
+def _pause(turn: TurnFrame, parsed: Parsed) -> None:
+    """End the turn for now: some of its calls wait for a decision, or for calls that do."""
+    results = turn.results or {}
+    turn.waiting = tuple([call.id for call, _, _ in parsed if call.id not in results])
+    what = "a decision about a call" if len(turn.waiting) == 1 else f"decisions about {len(turn.waiting)} calls"
+    turn.outcome, turn.open_calls = Stop("paused", f"waiting for {what}", ""), None
 
 
 def _append_results(turn: TurnFrame, parsed: Parsed) -> None:
@@ -532,6 +580,12 @@ def _append_results(turn: TurnFrame, parsed: Parsed) -> None:
 
 async def _run_batches(turn: TurnFrame, tools: Mapping[str, Tool], parsed: Parsed) -> None:
     for batch in _batches(tools, parsed):
+        if turn.waiting:
+            return
+        if turn.results:
+            batch = [index for index in batch if parsed[index][0].id not in turn.results]
+        if not batch:
+            continue
         if len(batch) == 1:
             index = batch[0]
             await run_call(turn, tools, index, *parsed[index])
@@ -577,11 +631,22 @@ async def run_call(
     if refused is not None or tool is None or args is None:
         _settle_call(turn, call, refused or _result(call, "error", problem))
         return
+    if call.id in turn.started and not tool.idempotent:
+        _settle_call(turn, call, _result(call, "unknown", UNKNOWN_OUTCOME))
+        return
+    if call.id in turn.held:
+        turn.waiting = (*turn.waiting, call.id)
+        return
     frame = ToolFrame(turn, turn.scope, tool, args, call, index, args)
     try:
         result = await turn.onions.tool(frame)
+        if turn.pausing and call.id in turn.pausing:  # whatever a layer made of it, nobody has decided
+            raise PauseSignal("waiting for a decision")
     except ToolFailed as failure:
-        result = _result(call, "error", str(failure))
+        result = _result(call, failure.status, str(failure))
+    except PauseSignal:
+        turn.waiting = (*turn.waiting, call.id)
+        return
     except Exception as error:
         annotate(error, "tool", frame, turn.onions.layers["tool"])
         raise
@@ -615,7 +680,10 @@ async def run_tool(frame: ToolFrame, outer: CallNext | None = None) -> ToolResul
         turn, tool, call = frame.turn, frame.tool, frame.call
         unchanged = frame.args is frame.given and call.arguments
         args = tool.decode(call.arguments) if unchanged else tool.validate(frame.args)
-        result, holds = _admit(frame, args)
+        if tool.requires_approval and turn.stop is None and _needs_approval(tool, args):
+            await approve(frame, "the tool asks for an approval", f"tool {tool.name}", None)
+            args = tool.validate(frame.args)
+        result, holds = _admit(frame)
         if result is None:
             session = turn.session
             session.record(ToolStart, call.id, tool.name, frame.args)
@@ -634,13 +702,11 @@ async def run_tool(frame: ToolFrame, outer: CallNext | None = None) -> ToolResul
     return result
 
 
-def _admit(frame: ToolFrame, args: Mapping[str, Any]) -> tuple[ToolResult | None, Holds]:
+def _admit(frame: ToolFrame) -> tuple[ToolResult | None, Holds]:
     """Return what keeps a call from running, as its result, and what was reserved for it."""
-    turn, tool, call = frame.turn, frame.tool, frame.call
+    turn, call = frame.turn, frame.call
     if turn.stop is not None:
         return _result(call, "skipped", f"skipped: {turn.stop.reason}"), []
-    if tool.requires_approval and _needs_approval(tool, args):
-        return _result(call, "denied", "denied: this tool needs an approval, and nobody here can give one"), []
     lines = turn.tool_lines()
     holds = reserve(lines, None) if lines else []
     if isinstance(holds, Refusal):
@@ -681,7 +747,7 @@ def _settle_call(turn: TurnFrame, call: ToolCall, result: ToolResult) -> None:
     turn.results[call.id] = turn.session.record(ToolResultEvent, result, by)[0]  # type: ignore[index]  # made with the step
 
 
-def close_calls(turn: TurnFrame, error: BaseException) -> None:
+def close_calls(turn: TurnFrame, error: BaseException, *, started: Collection[str] = ()) -> None:
     """Give a result to every call that has none because the turn is ending."""
     parsed: Parsed | None = turn.open_calls
     if not parsed:
@@ -696,11 +762,16 @@ def close_calls(turn: TurnFrame, error: BaseException) -> None:
         status, text = "aborted", f"aborted: {turn.scope.signal.reason}"
     elif isinstance(error, StopSignal):
         status, text = "skipped", f"skipped: {error.reason}"
+    elif isinstance(error, PauseSignal):
+        status = "cancelled" if turn.is_interrupted else "denied" if error.reason.startswith("denied") else "skipped"
+        text = error.reason
     else:
         status, text = "cancelled", "interrupted: the turn failed before this call had a result"
     for call, _, _ in parsed:
-        if call.id not in turn.results:  # type: ignore[operator]  # made with the step
-            _settle_call(turn, call, _result(call, status, text))
+        if call.id in turn.results:  # type: ignore[operator]  # made with the step
+            continue
+        unknown = call.id in started
+        _settle_call(turn, call, _result(call, "unknown" if unknown else status, UNKNOWN_OUTCOME if unknown else text))
     _append_results(turn, parsed)
 
 
@@ -718,7 +789,7 @@ def _describe(error: BaseException) -> str:
     return "cancelled" if is_cancellation(error) else f"{type(error).__name__}: {error}"
 
 
-def _cleaned(message: Message) -> Message:
+def cleaned(message: Message) -> Message:
     """Return a message whose text every store can hold."""
     for part in message.parts:
         if isinstance(part, TextPart) and _clean(part.text) is not part.text:

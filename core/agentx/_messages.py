@@ -265,6 +265,18 @@ class Usage(Data):
             self.estimated or other.estimated,
         )
 
+    def __sub__(self, other: Usage) -> Usage:
+        """Return what was used beyond `other`, which is a part of this."""
+        return Usage(
+            self.input_tokens - other.input_tokens,
+            self.output_tokens - other.output_tokens,
+            self.cache_read_tokens - other.cache_read_tokens,
+            self.cache_write_tokens - other.cache_write_tokens,
+            self.reasoning_tokens - other.reasoning_tokens,
+            self.requests - other.requests,
+            self.estimated,
+        )
+
 
 NO_USAGE = Usage(requests=0)
 

@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any, Generic
 
 import anyio
 
+from ._approval import Decision, PendingCall
 from ._errors import SessionAccessError, SessionBusyError, SessionClosedError, SessionError
 from ._events import EVENTS, Event, SessionEnd, SessionStart, kind_of
 from ._frames import AgentFrame, SessionFrame, TurnFrame
 from ._host import Host, drain, start_task
-from ._messages import NO_SETTINGS, Message, ModelSettings, UserInput
+from ._messages import NO_SETTINGS, Message, ModelSettings, UserInput, user_message
 from ._onion import compile_lifetime
 from ._result import RunResult
 from ._store import replay
 from ._stream import Stream
 from ._toolbox import Toolbox
-from ._turn import OnBusy, RunOptions, run_turn
+from ._turn import OnBusy, RunOptions, queue_input, resume_turn, run_turn, start_follow_up
+from ._unfinished import unfinished
 from ._valid_history import HistoryError, check_history
 
 if TYPE_CHECKING:
@@ -131,6 +133,8 @@ async def _load(
         seq=past.seq,
         turn_count=past.turns,
         is_resumed=bool(log.events),
+        has_open_turn=past.open_turn is not None,
+        queue=past.queue,
         filters=parent.session.filters if parent else (),
         early=[],
         parent=parent,
@@ -332,6 +336,7 @@ class Session(Generic[Out]):
         settings: ModelSettings | None = None,
         metadata: Mapping[str, Any] | None = None,
         output: Any = None,
+        pending: str | None = None,
         on_busy: OnBusy = "raise",
     ) -> RunResult[Out]:
         """Run one turn.
@@ -344,14 +349,17 @@ class Session(Generic[Out]):
             settings: laid over those of the agent and the session.
             metadata: kept with the turn, not shown to the model.
             output: what this turn's answer shall be, in place of the agent's; `str` is text.
-            on_busy: what to do while a turn is running: `raise` or `wait`.
+            pending: `deny` denies the calls that wait for decisions; without it a paused session raises.
+            on_busy: what to do while a turn is running: `raise`; `wait` for it; `steer`, to give it the input and
+                return its result; or `follow_up`, which is `wait` for now.
 
         Raises:
             SessionBusyError: a turn is running.
+            SessionPausedError: calls wait for decisions.
             TurnAborted: a plugin aborted the turn.
         """
         deps = self._deps if deps is None else deps
-        options = RunOptions(deps, model, limits, settings, metadata, output, on_busy)
+        options = RunOptions(deps, model, limits, settings, metadata, output, pending, on_busy=on_busy)
         if self._frame is not None:
             result: RunResult[Out] = await run_turn(self._frame, input, options)
             return result
@@ -372,7 +380,69 @@ class Session(Generic[Out]):
     ) -> Stream[Out]:
         """Run one turn and see it happen: `async with session.stream("…") as stream`. Takes what `run` takes."""
         deps = self._deps if deps is None else deps
-        return Stream(self, input, RunOptions(deps, model, limits, settings, metadata, output, on_busy))
+        return Stream(self, input, RunOptions(deps, model, limits, settings, metadata, output, on_busy=on_busy))
+
+    async def resume(
+        self,
+        decisions: Mapping[str, Decision] | None = None,
+        *,
+        deps: Any = None,
+        model: Any = None,
+        settings: ModelSettings | None = None,
+    ) -> RunResult[Out]:
+        """Go on with a turn that paused, or whose process ended while it ran.
+
+        Calls that have their result do not run again; one that had begun runs again only if its tool is `idempotent`,
+        else the model is told that its outcome is unknown. Calls without a decision go on waiting.
+
+        Args:
+            decisions: by call id, as in `pending`: `Approve()`, `Deny(reason)`, `Edit(args)` or `Respond(text)`.
+            deps: for this turn, in place of the session's.
+            model: for the rest of this turn.
+            settings: laid over those of the agent and the session.
+
+        Raises:
+            SessionError: there is no such turn.
+            ApprovalError: a decision that no waiting call is bound to; nothing was decided.
+        """
+        options = RunOptions(self._deps if deps is None else deps, model, settings=settings)
+        if self._frame is not None:
+            result: RunResult[Out] = await resume_turn(self._frame, decisions or {}, options)
+            return result
+        async with self:
+            return await resume_turn(self._open_frame("resume"), decisions or {}, options)  # type: ignore[no-any-return]
+
+    @property
+    def pending(self) -> tuple[PendingCall, ...]:
+        """The calls that wait for a decision; those of sub-agents have the ids that lead to them, with slashes."""
+        frame = self._open_frame("pending")
+        found = unfinished(frame.log.events) if frame.has_open_turn else None
+        return tuple(found.pending.values()) if found is not None else ()
+
+    async def steer(self, input: UserInput, *, interrupt: bool = False) -> None:
+        """Tell the running turn something, before its next model call; without a running turn, the next one.
+
+        It is kept when this returns, and delivered once, also if the process ends in between.
+
+        Args:
+            input: text, a part or parts.
+            interrupt: do not wait for the model call or the tools that run: cancel them and go on.
+        """
+        frame = self._open_frame("steer")
+        await queue_input(frame, "steer", user_message(input))
+        if interrupt and frame.turn is not None:
+            frame.turn.is_interrupted = True
+            frame.interrupt()
+
+    async def follow_up(self, input: UserInput) -> None:
+        """Leave a message for a turn of its own, after the running one; `on("turn.end", …)` tells of its end.
+
+        It is kept when this returns, and answered once, also if the process ends in between.
+        """
+        frame = self._open_frame("follow_up")
+        await queue_input(frame, "follow_up", user_message(input))
+        if frame.turn is None:
+            start_follow_up(frame)
 
     def cancel(self) -> bool:
         """Cancel the running turn; its `run` raises `TurnAborted`. Returns whether there was one."""

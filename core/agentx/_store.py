@@ -16,6 +16,7 @@ from ._events import (
     Event,
     Events,
     HistoryReplaced,
+    InputQueued,
     ModelAttempt,
     ModelEnd,
     Note,
@@ -130,6 +131,9 @@ class Replay:
     totals: Totals = attrs.Factory(Totals)
     turns: int = 0
     open_turn: str | None = None
+    """The turn that paused, or that was running when its process ended."""
+    queue: dict[int, InputQueued] = attrs.Factory(dict)
+    """Messages that wait to be delivered, by `seq`."""
     seq: int = 0
     _calls: list[str] = attrs.Factory(list)
     _results: dict[str, ToolResult] = attrs.Factory(dict)
@@ -144,6 +148,10 @@ class Replay:
             self.turns, self.open_turn = event.turn_index + 1, event.turn_id
         elif isinstance(event, UserInput | SteerInput):
             self.history.append(event.message)
+            if event.queued is not None:
+                self.queue.pop(event.queued, None)
+        elif isinstance(event, InputQueued):
+            self.queue[event.seq] = event
         elif isinstance(event, ModelAttempt):
             self.totals.add(event.usage)
         elif isinstance(event, ModelEnd):
@@ -155,7 +163,7 @@ class Replay:
         elif isinstance(event, StateUpdated):
             self.state.setdefault(event.plugin, {}).update(event.values)
         elif isinstance(event, TurnEnd):
-            self.open_turn = None
+            self.open_turn = event.turn_id if event.status == "paused" else None
 
     def _model_end(self, event: ModelEnd) -> None:
         if event.response is None or event.asked_by is not None or not event.response.parts:

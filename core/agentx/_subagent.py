@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from ._context import ToolContext
-from ._errors import OrderError, ToolFailed, TurnAborted
-from ._events import Event, SubAgentEvent
+from ._errors import OrderError, PauseSignal, ToolFailed, TurnAborted
+from ._events import ApprovalRequested, Event, SubAgentEvent
 from ._frames import SessionFrame, TurnFrame
 from ._onion import Onions
 from ._order import PHASES
@@ -42,12 +42,16 @@ def as_tool(agent: Agent[Any, Any], name: str, description: str | None, inherit:
             frame.listen(_bubble(frame))
             if turn.sink is not None:
                 frame.delta_listeners += 1
+            if frame.is_resumed and not frame.has_open_turn:
+                return _last_text(frame)  # it had its answer when the process ended
             try:
-                result = await session.run(task)
+                result = await (session.resume(_decisions(ctx, session)) if frame.has_open_turn else session.run(task))
             except TurnAborted as error:
                 if _is_inherited(turn, error.by, inherit):
                     raise turn.abort(error.reason, error.by) from error
                 raise
+            if result.status == "paused":
+                _pause(ctx, turn, session)
         if result.status != "completed":
             raise ToolFailed(
                 f"agent {name!r} ended as {result.status}: {result.reason}. {result.text}".strip(), tool=name
@@ -55,7 +59,34 @@ def as_tool(agent: Agent[Any, Any], name: str, description: str | None, inherit:
         return result.text
 
     text = description or f"Hand a task to the agent {name}. It knows nothing of this conversation."
-    return tool(name=name, description=text)(delegate)
+    return tool(name=name, description=text, idempotent=True)(delegate)
+
+
+def _decisions(ctx: ToolContext, session: Session[Any]) -> dict[str, Any]:
+    """Return what was decided about calls of the sub-agent that are still waiting."""
+    prefix = f"{ctx.call_id}/"
+    given = ctx._turn.decisions
+    waiting = [call.call_id for call in session.pending]
+    return {call_id: given[prefix + call_id][1] for call_id in waiting if prefix + call_id in given}
+
+
+def _pause(ctx: ToolContext, turn: TurnFrame, session: Session[Any]) -> None:
+    """Let the caller's turn wait for the decisions that its sub-agent waits for.
+
+    Raises:
+        PauseSignal: always.
+    """
+    for call in session.pending:
+        where = f"{ctx.call_id}/{call.call_id}"
+        facts = (where, call.tool, call.args, call.reason, call.by, call.expires, call.fingerprint)
+        turn.session.record(ApprovalRequested, *facts)
+    turn.pausing = {*(turn.pausing or ()), ctx.call_id}
+    raise PauseSignal(f"sub-agent {session._agent.name} waits for decisions")
+
+
+def _last_text(frame: SessionFrame) -> str:
+    last = frame.history[-1] if frame.history else None
+    return last.text if last is not None and last.role == "assistant" else ""
 
 
 def _bubble(frame: SessionFrame) -> Callable[[Event], Awaitable[None]]:

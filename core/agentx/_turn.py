@@ -10,29 +10,34 @@ from typing import Any, Literal
 import anyio
 import attrs
 
+from ._approval import facts_of
 from ._errors import (
     AbortSignal,
     ConfigError,
     HookError,
+    PauseSignal,
     SessionBusyError,
     SessionClosedError,
     SessionError,
+    SessionPausedError,
     StopSignal,
     TurnAborted,
     TurnSignal,
 )
-from ._events import ErrorEvent, TurnEnd, TurnStart
+from ._events import ApprovalDecided, ErrorEvent, InputQueued, ModelEnd, TurnEnd, TurnStart
 from ._frames import SessionFrame, Stop, TurnFrame, overrides
 from ._host import TurnScope, is_cancellation, opening, running, spawn
-from ._loop import close_calls
+from ._loop import cleaned, close_calls, parse_arguments
 from ._messages import Message, ModelSettings, UserInput, user_message
 from ._onion import annotate, collapse
 from ._result import RunResult
 from ._streaming import Buffer
+from ._unfinished import Unfinished, bind, unfinished
 
 logger = logging.getLogger("agentx")
-OnBusy = Literal["raise", "wait"]
-ON_BUSY = ("raise", "wait")
+OnBusy = Literal["raise", "wait", "steer", "follow_up"]
+ON_BUSY = ("raise", "wait", "steer", "follow_up")
+INTERRUPTED = "interrupted: the user said something else meanwhile"
 
 
 @attrs.define(eq=False)
@@ -45,6 +50,8 @@ class RunOptions:
     settings: ModelSettings | None = None
     metadata: Mapping[str, Any] | None = None
     output: Any = None
+    pending: str | None = None
+    queued: int | None = None
     on_busy: OnBusy = "raise"
 
 
@@ -57,15 +64,52 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
     """
     message = user_message(text)
     if options.on_busy not in ON_BUSY:
-        raise SessionError(f"on_busy is 'raise' or 'wait', not {options.on_busy!r}")
+        raise SessionError(f"on_busy is one of {', '.join(ON_BUSY)}, not {options.on_busy!r}")
     if frame.early is not None:
         await _wait_until_open(frame)
     if frame.failure is not None or frame.agent.failure is not None:
         frame.check()
+    if frame.turn is not None and options.on_busy == "steer":
+        return await _steered(frame, message)
+    while frame.turn is not None or frame.after_running is not None or frame.has_open_turn:
+        if frame.turn is None and frame.after_running is None:
+            await close_unfinished(frame, options.pending)
+        else:
+            await _wait_until_idle(frame, options.on_busy)
+    turn = _new_turn(frame, message, options)
+    frame.record(TurnStart, turn.index, turn.model, turn.metadata)
+    return await run_prepared(frame, turn, buffer)
+
+
+async def resume_turn(
+    frame: SessionFrame, decisions: Mapping[str, Any], options: RunOptions, buffer: Buffer | None = None
+) -> Any:
+    """Go on with the turn that paused, or whose process ended, and return its result.
+
+    Raises:
+        SessionError: there is none.
+        ApprovalError: a decision that no waiting call is bound to; nothing was decided.
+    """
+    frame.check()
     while frame.turn is not None or frame.after_running is not None:
         await _wait_until_idle(frame, options.on_busy)
-    turn = _new_turn(frame, message, options)
-    frame.turn = turn
+    found = unfinished(frame.log.events) if frame.has_open_turn else None
+    if found is None or found.input is None:
+        raise SessionError(f"session {frame.id!r} has no turn to resume")
+    bound = bind(found, decisions)
+    turn = _resumed(frame, found, options)
+    for pending, decision in bound:
+        frame.record(ApprovalDecided, pending.call_id, *facts_of(decision), pending.fingerprint)
+        turn.decisions = {**turn.decisions, pending.call_id: (pending.fingerprint, decision)}
+    decided = {pending.call_id.partition("/")[0] for pending, _ in bound}
+    turn.held = frozenset([key.partition("/")[0] for key in found.pending]) - decided
+    frame.record(TurnStart, turn.index, turn.model, turn.metadata, True)
+    _end_model_calls(frame, found)
+    return await run_prepared(frame, turn, buffer)
+
+
+async def run_prepared(frame: SessionFrame, turn: TurnFrame, buffer: Buffer | None) -> Any:
+    """Run a turn whose start is recorded through its onion, and end it."""
     if buffer is not None:
         frame.listen(buffer.put)
         buffer.started.set()
@@ -73,12 +117,15 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
         turn.sink = frame.hear
     elif buffer is not None:
         turn.sink = buffer.put_delta
-    frame.record(TurnStart, turn.index, turn.model, turn.metadata)
     error: BaseException | None = None
     before = running.set(turn)
     try:
         with turn.scope:
             result = await turn.onions.turn(turn)
+        while turn.is_interrupted and turn.scope.cancelled_caught and turn.scope.signal is None:
+            _go_on(turn)
+            with turn.scope:
+                result = await turn.onions.turn(turn)
         if turn.scope.cancelled_caught:
             error = _interrupted(frame)
         elif turn.scope.signal is not None:
@@ -100,6 +147,65 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
     finally:
         _let_next_in(turn, result, buffer)
     return result
+
+
+def _go_on(turn: TurnFrame) -> None:
+    """Prepare a turn that was interrupted by its user to enter its onion again."""
+    close_calls(turn, PauseSignal(INTERRUPTED))
+    turn.is_interrupted = False
+    turn.scope = TurnScope(turn.agent.new_scope())
+
+
+async def _steered(frame: SessionFrame, message: Message) -> Any:
+    """Give the running turn a message, and return that turn's result."""
+    _refuse_own(frame, "wait")
+    turn = frame.turn
+    await queue_input(frame, "steer", message)
+    while frame.turn is turn:
+        await _wait_until_idle(frame, "wait")
+    return frame.last_result
+
+
+async def queue_input(frame: SessionFrame, how: str, message: Message) -> None:
+    """Keep a message of the user until it is delivered, also beyond this process."""
+    message = cleaned(message)
+    stored = frame.record(InputQueued, how, message)
+    frame.queue[frame.seq] = InputQueued(frame.seq, time.time(), None, *stored)
+    if not frame.quiet:
+        await frame.commit("input")
+
+
+async def close_unfinished(frame: SessionFrame, pending: str | None) -> None:
+    """End a turn that paused, or whose process ended, so that another can begin.
+
+    Raises:
+        SessionPausedError: calls wait for decisions, and nobody said that they shall be denied.
+    """
+    found = unfinished(frame.log.events)
+    frame.has_open_turn = False
+    if found is None:
+        return
+    if found.is_paused and pending != "deny":
+        frame.has_open_turn = True
+        raise SessionPausedError(
+            f"session {frame.id!r} waits for decisions about {', '.join(found.pending)}: "
+            "session.resume({call_id: Approve()}), or run(…, pending='deny')"
+        )
+    turn = _resumed(frame, found, RunOptions())
+    turn.index, frame.turn = found.start.turn_index, turn
+    _end_model_calls(frame, found)
+    if found.is_paused:
+        close_calls(turn, PauseSignal("denied: the user went on without a decision"))
+        turn.outcome = Stop("stopped", "the user went on without a decision", "")
+    else:
+        close_calls(turn, PauseSignal("interrupted: the process ended before this call ran"), started=turn.started)
+        turn.outcome = Stop("failed", "the process ended while this turn ran", "")
+    await _end(turn, turn.result(), None)
+
+
+def _end_model_calls(frame: SessionFrame, found: Unfinished) -> None:
+    for index, by in found.open_model_calls.items():
+        frame.record(ModelEnd, index, None, "the process ended", by)
 
 
 async def _wait_until_open(frame: SessionFrame) -> None:
@@ -144,7 +250,7 @@ def _refuse_own(frame: SessionFrame, on_busy: str) -> None:
                 "use another session, agent.as_tool or ctx.start_soon"
             )
         turn = turn.session.parent
-    if on_busy != "wait" and frame.turn is not None:
+    if on_busy == "raise" and frame.turn is not None:
         raise SessionBusyError(f"session {frame.id!r} is running a turn: on_busy='wait' waits for it")
 
 
@@ -179,9 +285,28 @@ def _new_turn(frame: SessionFrame, message: Message, options: RunOptions) -> Tur
         log_start=frame.seq,
         scope=TurnScope(agent.new_scope()),
         tool_changes=changes,
+        queued=options.queued,
         output_type=agent.output if options.output is None else agent.output_of(options.output),
     )
     frame.turn_count += 1
+    frame.turn = turn
+    return turn
+
+
+def _resumed(frame: SessionFrame, found: Unfinished, options: RunOptions) -> TurnFrame:
+    """Return the turn that a log tells of, where it was."""
+    turn = _new_turn(frame, found.input or Message("user", ()), options)
+    frame.turn_count -= 1
+    turn.turn_id, turn.index, turn.metadata = found.turn_id, found.start.turn_index, found.start.metadata
+    turn.is_resumed, turn.committed, turn.calls = True, True, found.calls
+    turn.history_start, turn.log_start = found.history_start, found.log_start
+    turn.totals, turn.before = found.totals, found.totals.usage
+    turn.resumed = found.response
+    if found.waiting:
+        turn.decisions, turn.announced = found.decided, frozenset(found.written)
+        turn.started = frozenset(found.started)
+        parsed = [(call, *parse_arguments(found.written.get(call.id, call.arguments))) for call in found.tool_calls]
+        turn.open_calls, turn.results = parsed, dict(found.results)
     return turn
 
 
@@ -267,14 +392,21 @@ def _let_next_in(turn: TurnFrame, result: RunResult[Any], buffer: Buffer | None)
     frame = turn.session
     if buffer is not None:
         frame.unlisten(buffer.put)
-    frame.totals.add(result.usage)
-    frame.agent.totals.add(result.usage)
+    usage = result.usage if turn.before is None else result.usage - turn.before
+    frame.totals.add(usage)
+    frame.agent.totals.add(usage)
     frame.turn = None
+    if result.status == "paused":
+        frame.has_open_turn = True
+    elif turn.is_resumed:
+        frame.has_open_turn = False
     if frame.after:
         _run_after(turn)
     if frame.idle is not None:
         frame.idle.set()
         frame.idle = None
+    if frame.queue and result.status != "paused":
+        start_follow_up(frame)
 
 
 def _run_after(turn: TurnFrame) -> None:
@@ -296,3 +428,16 @@ def _run_after(turn: TurnFrame) -> None:
             done.set()
 
     spawn(frame, run, "after_turn", "log", None)
+
+
+def start_follow_up(frame: SessionFrame) -> None:
+    """Run the next message that waits for its own turn, beside the caller."""
+    queued = next((queued for queued in frame.queue.values() if queued.how == "follow_up"), None)
+    if queued is None or frame.handles <= 0:
+        return
+
+    async def run() -> None:
+        if frame.queue.pop(queued.seq, None) is not None:
+            await run_turn(frame, queued.message.parts, RunOptions(on_busy="wait", queued=queued.seq))
+
+    spawn(frame, run, "follow_up", "log", None)

@@ -38,6 +38,8 @@ ORDER = (
     "_parallel",
     "_result",
     "_frames",
+    "_approval",
+    "_unfinished",
     "_history",
     "_context",
     "_streaming",

@@ -21,6 +21,7 @@ _EXTRAS = {
             "deepseek",
             "groq",
             "litellm",
+            "llama-cpp-python",
             "llamacpp",
             "lmstudio",
             "mistral",

@@ -61,11 +61,12 @@ def command(name: str) -> Callable[[Callable[..., Any]], click.Command]:
     return make
 
 
-def group(name: str) -> Callable[[Callable[..., Any]], click.Group]:
+def group(name: str, cls: type[click.Group] = click.Group) -> Callable[[Callable[..., Any]], click.Group]:
     """Make a command that has commands below it, and does something of its own without one."""
 
     def make(function: Callable[..., Any]) -> click.Group:
-        return _with_debug(click.group(name, invoke_without_command=True, context_settings=HELP)(function))
+        made = click.group(name, cls=cls, invoke_without_command=True, context_settings=HELP)
+        return _with_debug(made(function))
 
     return make
 

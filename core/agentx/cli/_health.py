@@ -25,6 +25,9 @@ from ._prompt import history_file
 
 LIBRARIES = ("anyio", "attrs", "cattrs", "click", "httpx", "msgspec", "opentelemetry-api", "pluggy", "rich")
 
+CHECK_LIMIT = 90.0
+"""Seconds that the check of one key may take."""
+
 
 @attrs.frozen
 class Finding:
@@ -37,14 +40,20 @@ class Finding:
         return {"topic": self.topic, "verdict": self.verdict, "text": self.text, "fix": self.fix}
 
 
-def examine(choice: Choice) -> Sequence[Finding]:
-    """Return everything there is to say, in the order in which it is shown."""
+def examine(choice: Choice, keys: str | None = None) -> Sequence[Finding]:
+    """Return everything there is to say, in the order in which it is shown.
+
+    Args:
+        keys: whose keys to try with a request: a prefix, a model id, or nothing for all; `None` tries none.
+    """
     installed = scan()
     found = [*_python(), *_distributions()]
     config, of_config = _configuration(choice)
     found += of_config
     found += _plugins(choice, installed, is_broken=config is None)
     found += _models(choice, is_broken=config is None)
+    if keys is not None:
+        found += _keys(choice, keys, is_broken=config is None)
     return [*found, *_folders()]
 
 
@@ -175,6 +184,19 @@ def _models(choice: Choice, *, is_broken: bool) -> Iterator[Finding]:
         yield Finding(topic, "note", "no provider of models is installed", fix)
     if os.environ.get("AGENTX_MODEL"):
         yield Finding(topic, "fine", f"the default is {os.environ['AGENTX_MODEL']} (environment AGENTX_MODEL)")
+
+
+def _keys(choice: Choice, target: str, *, is_broken: bool) -> Iterator[Finding]:
+    topic = "Keys"
+    try:
+        answer = ask("check_keys", choice, limit=CHECK_LIMIT, target=target, ignore_config=is_broken)
+    except AgentxError as error:
+        yield Finding(topic, "wrong", str(error))
+        return
+    for one in answer:
+        yield Finding(topic, one["verdict"], f"{one['provider']}: {one['text']}", one["fix"])
+    if not answer:
+        yield Finding(topic, "note", "no provider has a key")
 
 
 def _folders() -> Iterator[Finding]:

@@ -8,15 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 
-from agentx._config import Config, ModelTables, load_config
-from agentx._errors import AgentxError, OrderError
+from agentx._config import Config, load_config
+from agentx._errors import OrderError
 from agentx._hookspecs import HOOKS
-from agentx._lookup import provider
 from agentx._members import Member, Offer
 from agentx._offers import collect
 from agentx._order import base_id
@@ -24,11 +23,12 @@ from agentx._plugin import Plugin
 from agentx._plugins import Stack, _arranged, _is_fatal
 from agentx._registration import Registration
 from agentx._rows import Row, rows_of
-from agentx._scan import MODELS, Found, Scan, scan
+from agentx._scan import Scan, scan
 from agentx._why import why
 
 from ._agents import Choice
 from ._exits import describe, exit_of_error
+from ._providers import check_keys, models
 
 FALLBACK_HOOKS: Mapping[str, Any] = dict.fromkeys(HOOKS, ())
 
@@ -160,39 +160,6 @@ def _tool(tool: Any, owner: str) -> dict[str, Any]:
     }
 
 
-def _providers(installed: Scan, tables: ModelTables) -> Iterator[tuple[str, Found]]:
-    """Yield every prefix with what serves it: those that are installed, and other names of them."""
-    known = installed.group(MODELS)
-    yield from known.items()
-    for prefix, settings in tables.settings(known).items():
-        other = settings.get(("provider",))
-        if prefix not in known and other is not None and other.value in known:
-            yield prefix, known[other.value]
-
-
-def models(child: Child) -> Any:
-    """What every provider lists, and which could not be asked."""
-    installed, tables = scan(), child.config().models
-    found: list[dict[str, Any]] = []
-    problems: list[dict[str, Any]] = []
-    for prefix, entry in _providers(installed, tables):
-        known = {"provider": prefix, "distribution": entry.distribution, "version": entry.version}
-        try:
-            if prefix in child.failed:
-                raise AgentxError(child.failed[prefix])
-            child.at(prefix)
-            made = provider(prefix, installed, tables)
-            listed = [{**attrs.asdict(info), **known} for info in made.models()]
-        except (Exception, SystemExit) as error:
-            problems.append({**known, "reason": str(error)})
-            continue
-        found += [{**info, "pulls": callable(getattr(made, "pull", None))} for info in listed]
-    for problem in installed.problems:
-        if any(claim.group == MODELS for claim in problem.claims):
-            problems.append({"provider": problem.name, "distribution": "", "version": "", "reason": problem.reason})
-    return {"models": found, "problems": problems}
-
-
 def doctor(child: Child) -> Any:
     """The listing and where positions of the user's are turned around."""
     loaded = child.load()
@@ -264,6 +231,7 @@ TASKS: Mapping[str, Callable[[Child], Any]] = {
     "reasons": reasons,
     "tools": tools,
     "models": models,
+    "check_keys": check_keys,
     "doctor": doctor,
     "check": check,
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
 from ._agents import plugin_options
 from ._command import command as make_command
 from ._command import json_option
@@ -15,8 +17,17 @@ if TYPE_CHECKING:
 
 @make_command("doctor")
 @plugin_options
+@click.option(
+    "--check-keys",
+    "keys",
+    metavar="[PREFIX|MODEL]",
+    is_flag=False,
+    flag_value="",
+    default=None,
+    help="Make one small request to each provider with a key, or to this one.",
+)
 @json_option
-def command(choice: Choice, as_json: bool) -> int:
+def command(choice: Choice, keys: str | None, as_json: bool) -> int:
     """Look at Python, versions, configuration, plugins, models and folders.
 
     Leaves with 1 if something is wrong; what is only worth knowing does not count.
@@ -26,9 +37,9 @@ def command(choice: Choice, as_json: bool) -> int:
 
     if err().is_terminal:
         with err().status("looking"):
-            findings = examine(choice)
+            findings = examine(choice, keys)
     else:
-        findings = examine(choice)
+        findings = examine(choice, keys)
     wrong = [one for one in findings if one.verdict == "wrong"]
     if as_json:
         print_json({"ok": not wrong, "findings": [one.to_json() for one in findings]})

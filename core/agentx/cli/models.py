@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ._agents import Choice
+from ._command import State, json_option
 from ._command import command as make_command
 from ._command import group as make_group
-from ._command import json_option
 from ._exits import Exit
 
 if TYPE_CHECKING:
@@ -20,20 +20,48 @@ if TYPE_CHECKING:
     from agentx._models import PullsWeights
 
 
-@make_group("models")
+class _Group(click.Group):
+    """What is no command below it is the prefix of a provider."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.commands:
+            return "list", self.commands["list"], args
+        return super().resolve_command(ctx, args)
+
+
+@make_group("models", cls=_Group)
 @json_option
 @click.pass_context
 def command(ctx: click.Context, as_json: bool) -> int:
-    """List the models of installed providers, and whether each can answer now."""
-    if ctx.invoked_subcommand is not None:
-        return Exit.OK
+    """List the models of installed providers: whether each can answer now, its key, what it can do and costs.
+
+    `agentx models PREFIX` lists those of one provider.
+    """
+    return Exit.OK if ctx.invoked_subcommand is not None else _list("", as_json)
+
+
+@make_command("list")
+@click.argument("prefix", default="")
+@json_option
+@click.pass_context
+def listing(ctx: click.Context, prefix: str, as_json: bool) -> int:
+    """List the models of all providers, or of one.
+
+    PREFIX is what its models begin with, such as openai.
+    """
+    return _list(prefix, as_json or bool(ctx.find_object(State) and ctx.ensure_object(State).json))
+
+
+def _list(prefix: str, as_json: bool) -> int:
     from ._child import ask
     from ._screen import note, print_json
 
-    found = ask("models", Choice())
+    found = ask("models", Choice(), prefix=prefix, prices=True)
     if as_json:
         print_json(found["models"])
-    else:
+    elif found["models"] or not prefix:
         _show(found["models"])
     for problem in found["problems"]:
         whose = " ".join(filter(None, (problem["distribution"], problem["version"])))
@@ -44,24 +72,54 @@ def command(ctx: click.Context, as_json: bool) -> int:
 
 
 def _show(models: Sequence[Mapping[str, Any]]) -> None:
-    from ._screen import Column, out, print_table, styled
+    from ._screen import Column, note, out, print_table, styled
 
     if not models:
         out().print(
             styled("no provider of models is installed: pip install 'agentx-core[local]' for models on this machine")
         )
         return
-    columns = [Column("model", style="bold"), Column("ready"), Column("distribution", drop=1), Column("description")]
-    rows = [
-        [
-            one["id"],
-            ("yes", "green") if one["ready"] else ("no", "red"),
-            f"{one['distribution']} {one['version']}",
-            "; ".join(filter(None, (one["description"], one["detail"]))),
-        ]
-        for one in models
+    missing = [(one["provider"], one["detail"]) for one in models if one["detail"]]
+    shared = {one for one in missing if missing.count(one) > 1}  # said once, and not in each row
+    columns = [
+        Column("model", style="bold"),
+        Column("ready"),
+        Column("distribution", drop=4),
+        Column("key", drop=2),
+        Column("can", drop=3),
+        Column("context", drop=5),
+        Column("$/M in, out", drop=1),
+        Column("description"),
     ]
-    print_table(columns, rows)
+    print_table(columns, [_cells(one, is_shared=(one["provider"], one["detail"]) in shared) for one in models])
+    for provider, detail in dict.fromkeys(one for one in missing if one in shared):
+        note(f"{provider}: {detail}")
+
+
+def _cells(one: Mapping[str, Any], *, is_shared: bool) -> Sequence[Any]:
+    able, prices = one["capabilities"], one["prices"]
+    abilities = [word for field, word in ABILITIES.items() if able[field]]
+    return [
+        one["id"],
+        ("yes", "green") if one["ready"] else ("no", "red"),
+        f"{one['distribution']} {one['version']}",
+        one["key"],
+        " ".join(abilities),
+        f"{able['max_context']:,}" if able["max_context"] else "",
+        ", ".join(prices[bucket] for bucket in ("input_tokens", "output_tokens") if bucket in prices),
+        "; ".join(filter(None, (one["description"], "" if is_shared else one["detail"]))),
+    ]
+
+
+ABILITIES = {
+    "tools": "tools",
+    "json_schema": "json",
+    "images": "images",
+    "audio": "audio",
+    "files": "files",
+    "reasoning": "reasoning",
+}
+"""What a model can do, in the words of the table."""
 
 
 @make_command("pull")
@@ -96,6 +154,7 @@ def pull(prefix: str, source: Path | None, as_json: bool) -> None:
         out().print(styled(str(path)), soft_wrap=True)
 
 
+command.add_command(listing)
 command.add_command(pull)
 
 

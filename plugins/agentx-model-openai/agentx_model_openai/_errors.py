@@ -46,7 +46,6 @@ CODES: ErrorTable = {
     "engine_overloaded": OverloadedError,
     "overloaded_error": OverloadedError,
     "unavailable_error": OverloadedError,
-    "server_error": ServerError,
     "vector_store_timeout": ServerError,
     **dict.fromkeys(
         (
@@ -77,6 +76,7 @@ STATUS_OF_TYPE: Mapping[str, int] = {
     "tokens": 429,
     "requests": 429,
     "api_error": 500,
+    "server_error": 500,
     "overloaded_error": 529,
 }
 """What a `type` means where there is no status of its own: in a stream that began with 200."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import Literal
 from urllib.parse import quote, urlsplit
 
@@ -75,7 +76,17 @@ class OpenAIProvider(HttpProvider):
 
     @property
     def server(self) -> Server:
-        return SERVERS[self.provider]
+        """What is known of the server.
+
+        Raises:
+            ConfigError: nothing, by this name.
+        """
+        found = SERVERS.get(self.provider)
+        if found is None:
+            near = get_close_matches(self.provider, SERVERS, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(sorted(SERVERS))}"
+            raise ConfigError(f"no server is called {self.provider!r}; {hint}")
+        return found
 
     @property
     def behaviour(self) -> Quirks:

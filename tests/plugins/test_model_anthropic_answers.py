@@ -341,6 +341,11 @@ async def test_an_error_in_the_form_of_another_dialect_is_read() -> None:
             sse(*named(start(input_tokens=1)), b'data: {"error":{"code":500,"message":"boom","type":"x"}}\n\n')
         )
     assert caught.value.status == 500
+    bare = b'event: error\ndata: {"code":500,"message":"boom","type":"server_error"}\n\n'
+    with pytest.raises(ServerError, match="boom"):
+        await respond(sse(*named(start(input_tokens=1)), bare))
+    with pytest.raises(ServerError, match="boom"):
+        await respond(sse(*named(start(input_tokens=1)), b"event: error\ndata: boom\n\n"))
     body = {"error": {"code": 400, "message": "too long", "type": "exceed_context_size_error"}}
     with pytest.raises(ContextWindowError, match="too long"):
         await respond(reply(400, {}, body))

@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import msgspec
 
-from agentx import AdaptedDelta, BadResponseError, Emit, ModelResponse, OpaquePart, StreamCutError
+from agentx import AdaptedDelta, BadResponseError, Emit, ModelError, ModelResponse, OpaquePart, StreamCutError
 from agentx.providers import Exchange, Reading
 
 from ._conversation import CONTAINER
-from ._errors import failure_of
+from ._errors import failure_of, said_in
 from ._wire import ANYTHING, EVENT, MESSAGE, Delta, Event, Message, Usage
 
 STOP_REASONS: Mapping[str, str] = {
@@ -45,6 +45,8 @@ async def read_stream(exchange: Exchange, reading: Reading, emit: Emit) -> Model
         for name, data in events:
             if data == b"[DONE]":
                 continue
+            if name == "error":
+                raise answer.error(data)
             event = reading.decode(data, EVENT)
             done = await answer.take(event.type or name, event, data)
             if done is not None:
@@ -59,7 +61,7 @@ async def read_body(body: bytes, reading: Reading, emit: Emit) -> ModelResponse:
     message = reading.decode(body, MESSAGE)
     answer = Answer(reading, emit)
     if message.type == "error" or message.error:
-        raise answer.error(message.error, message.request_id)
+        raise answer.error(body)
     if message.content is None:
         raise BadResponseError(f"{reading.model} answered with something that is no message")
     await answer.begin(message)
@@ -94,12 +96,13 @@ class Answer:
         self._head = Message()
         self._stop_reason: str | None = None
 
-    def error(self, error: Any, request_id: str | None = None) -> Exception:
+    def error(self, data: bytes) -> ModelError:
         """Return the error that the server reports in an answer that began well."""
-        reading = self._reading
-        if request_id and "request-id" not in reading.headers:
+        reading, value = self._reading, said_in(data)
+        request_id = value.get("request_id") if isinstance(value, dict) else None
+        if isinstance(request_id, str) and "request-id" not in reading.headers:
             reading = attrs.evolve(reading, headers={**reading.headers, "request-id": request_id})
-        return reading.error(failure_of(error))
+        return reading.error(failure_of(value))
 
     async def take(self, kind: str, event: Event, data: bytes) -> ModelResponse | None:
         """Take one event; returns the response if it was the last."""
@@ -117,7 +120,7 @@ class Answer:
         elif kind == "message_stop":
             return await self.finish()
         elif kind == "error" or event.error:
-            raise self.error(event.error, event.request_id)
+            raise self.error(data)
         return None
 
     async def begin(self, message: Message) -> None:

@@ -60,13 +60,12 @@ STATUS_OF_TYPE: Mapping[str, int] = {
 """What a `type` means where there is no status of its own: in a stream that began with 200."""
 
 
-def failure_in(body: bytes, status: int) -> Failure:
-    """Return what the body of an error says."""
+def said_in(body: bytes) -> Any:
+    """Return what the body of an error says, or its text if it is no JSON."""
     try:
-        value = msgspec.json.decode(body)
+        return msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return Failure(body.decode("utf-8", "replace"), status=status)
-    return failure_of(value, status)
+        return body.decode("utf-8", "replace")
 
 
 def failure_of(value: Any, status: int | None = None) -> Failure:

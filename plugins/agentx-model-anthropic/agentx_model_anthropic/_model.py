@@ -24,7 +24,7 @@ from agentx.providers import (
 from . import _files
 from ._answer import read_body, read_stream
 from ._conversation import Conversation
-from ._errors import CODES, failure_in
+from ._errors import CODES, failure_of, said_in
 from ._provider import AnthropicProvider, Credentials
 from ._request import Wire, check_model, wire_of
 
@@ -131,7 +131,7 @@ class AnthropicModel:
         return True
 
     async def _error(self, exchange: Exchange, credentials: Credentials) -> ModelError:
-        failure = failure_in(await exchange.read_error(), exchange.status)
+        failure = failure_of(said_in(await exchange.read_error()), exchange.status)
         return error_of(failure, model=self.name, table=CODES, headers=exchange.headers, secrets=credentials.secrets)
 
 

@@ -36,7 +36,6 @@ class Message(Struct, gc=False):
     container: dict[str, Any] | None = None
     input_transformations: list[dict[str, Any]] | None = None
     error: Any = None
-    request_id: str | None = None
 
 
 class Delta(Struct, gc=False):
@@ -62,7 +61,6 @@ class Event(Struct, gc=False):
     message: Message | None = None
     usage: Usage | None = None
     error: Any = None
-    request_id: str | None = None
 
 
 EVENT = msgspec.json.Decoder(Event)

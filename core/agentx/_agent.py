@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
@@ -215,9 +216,10 @@ class Agent(Generic[Deps, Out]):
         """
         if asked is str:
             return None
-        if not isinstance(asked, Hashable):
+        try:
+            found = self._outputs.get(asked)
+        except TypeError:  # a JSON Schema has no hash
             return compile_output(asked)
-        found = self._outputs.get(asked)
         if found is None:
             found = self._outputs[asked] = compile_output(asked)
         return found
@@ -338,6 +340,8 @@ class Agent(Generic[Deps, Out]):
             idle_timeout: seconds for which the session's layers stay open after its last handle, as long as the agent
                 is open, so that the next handle need not open them again.
         """
+        if not isinstance(idle_timeout, int | float) or not 0 <= idle_timeout < math.inf:
+            raise AgentxError(f"session(idle_timeout=…) is a number of seconds, 0 or more, not {idle_timeout!r}")
         return Session(self, id, user, deps, history, idle_timeout=idle_timeout)
 
     async def run(self, input: UserInput, **options: Any) -> RunResult[Out]:

@@ -87,7 +87,8 @@ async def steps(turn: TurnFrame, outer: CallNext | None = None) -> RunResult[Any
             commit_input(turn)
             if not turn.session.quiet:
                 await turn.session.commit("input")
-        turn.outcome = None
+        if turn.outcome is not None:
+            begin_again(turn)
         while turn.outcome is None:
             if turn.feedback is not None and not take_feedback(turn):
                 turn.outcome = turn.stop
@@ -104,6 +105,18 @@ async def steps(turn: TurnFrame, outer: CallNext | None = None) -> RunResult[Any
     if outer is not None:
         outer.result, outer.state = result, DONE
     return result
+
+
+def begin_again(turn: TurnFrame) -> None:
+    """Let a turn layer run its turn again, behind what it said about the answer.
+
+    Raises:
+        HookError: it said nothing: the model would be asked to go on from its own answer.
+    """
+    history = turn.session.history
+    if turn.feedback is None and history and history[-1].role == "assistant":
+        raise HookError("a turn layer ran its turn again after the answer: say what is wrong with ctx.send_back first")
+    turn.outcome = None
 
 
 def commit_input(turn: TurnFrame) -> None:

@@ -113,6 +113,8 @@ class CallNext:
             problem, fix = "kept call_next and called it after the layer had returned", "await it inside the layer"
         elif self.state == DENIED:
             problem, fix = "called call_next after ctx.deny", "write `return ctx.deny(…)`"
+        elif self.layer.hook in ("init", "session"):
+            problem, fix = "called call_next twice", "a level is opened once"
         elif self.state == RUNNING:
             problem, fix = "called call_next while another call of it was running", "mark it @hookimpl(concurrent=True)"
         else:
@@ -242,7 +244,12 @@ def _plain(layer: Layer, inner: Inner, expected: type) -> Inner:
         try:
             try:
                 result = await function(context(frame, call_next), call_next)
-                if type(result) is not expected or call_next.state != DONE or call_next.error is not None or concurrent:
+                if (
+                    result is not call_next.result
+                    or call_next.state != DONE
+                    or call_next.error is not None
+                    or concurrent
+                ):
                     result = await _check_exit(result, expected, call_next)
             except BaseException as error:
                 result = await _leave(error, call_next)
@@ -282,7 +289,9 @@ async def _show(response: ModelResponse, call_next: CallNext) -> ModelResponse:
     if frame.held is not None and id(response) in frame.held:
         await frame.held[id(response)][1].release(frame.sink)
         return response
-    if call_next.state == NEW or call_next.error is not None:
+    seen = call_next.result
+    replaced = isinstance(seen, ModelResponse) and response is not seen and response.text != seen.text
+    if call_next.state == NEW or call_next.error is not None or replaced:
         if frame.attempts[0]:
             why = f"{call_next.layer.plugin} answered instead"
             frame.session.record(ModelRetrying, frame.call_index, frame.attempts[0] + 1, why, call_next.layer.plugin)

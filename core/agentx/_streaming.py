@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import attrs
 
-from ._errors import HookError
+from ._errors import BadResponseError, HookError
 from ._events import Event, delta_event
 from ._frames import ModelFrame, Sink
 from ._messages import (
@@ -50,6 +50,20 @@ class Reports:
             self.dropped = report.dropped
 
 
+def no_delta(delta: object) -> BadResponseError:
+    return BadResponseError(
+        f"the model emitted a {type(delta).__name__}, and not a TextDelta, ThinkingDelta or ToolArgsDelta"
+    )
+
+
+def unlike(response: ModelResponse, length: int) -> BadResponseError:
+    """Return the error of an answer that differs from what was streamed of it."""
+    counts = f"{length} characters of text and returned {len(response.text)}"
+    return BadResponseError(
+        f"model {response.model or 'of this call'} streamed {counts}: the deltas of a text are the text"
+    )
+
+
 class PlainStream(Reports):
     """The deltas of one attempt, when no layer transforms them."""
 
@@ -57,20 +71,25 @@ class PlainStream(Reports):
         self._sink = sink
         self._call_index = call_index
         self._attempt = attempt
-        self._seen = False
+        self._length = 0
 
     async def emit(self, delta: Delta | Report) -> None:
         if isinstance(delta, REPORTS):
             self.note(delta)
             return
-        self._seen = True
+        if type(delta) is TextDelta:
+            self._length += len(delta.text)
+        elif not isinstance(delta, DELTAS):
+            raise no_delta(delta)
         await self._sink(delta, self._call_index, self._attempt)
 
     async def close(self, response: ModelResponse) -> ModelResponse:
         """A model that does not stream is seen as one delta for each text."""
-        if not self._seen:
+        if not self._length:
             for delta in text_deltas(response):
                 await self._sink(delta, self._call_index, self._attempt)
+        elif self._length != len(response.text):
+            raise unlike(response, self._length)
         return response
 
 
@@ -82,16 +101,19 @@ class BufferedStream(Reports):
         self._items = buffer.items
         self._call_index = call_index
         self._attempt = attempt
-        self._seen = False
+        self._length = 0
         buffer.window = 1
 
     async def emit(self, delta: Delta | Report) -> None:
         if isinstance(delta, REPORTS):
             self.note(delta)
             return
+        if type(delta) is TextDelta:
+            self._length += len(delta.text)
+        elif not isinstance(delta, DELTAS):
+            raise no_delta(delta)
         items = self._items
         items.append((delta, self._call_index, self._attempt))
-        self._seen = True
         waiting = len(items)
         if waiting == 1:
             self._buffer.wake()
@@ -100,9 +122,11 @@ class BufferedStream(Reports):
             self._buffer.window = min(self._buffer.window * 2, WINDOW)
 
     async def close(self, response: ModelResponse) -> ModelResponse:
-        if not self._seen:
+        if not self._length:
             for delta in text_deltas(response):
                 await self.emit(delta)
+        elif self._length != len(response.text):
+            raise unlike(response, self._length)
         return response
 
 

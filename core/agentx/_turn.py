@@ -77,7 +77,6 @@ async def run_turn(frame: SessionFrame, text: UserInput, options: RunOptions, bu
         else:
             await _wait_until_idle(frame, options.on_busy)
     turn = _new_turn(frame, message, options)
-    frame.record(TurnStart, turn.index, turn.model, turn.metadata)
     return await run_prepared(frame, turn, buffer)
 
 
@@ -103,13 +102,12 @@ async def resume_turn(
         turn.decisions = {**turn.decisions, pending.call_id: (pending.fingerprint, decision)}
     decided = {pending.call_id.partition("/")[0] for pending, _ in bound}
     turn.held = frozenset([key.partition("/")[0] for key in found.pending]) - decided
-    frame.record(TurnStart, turn.index, turn.model, turn.metadata, True)
     _end_model_calls(frame, found)
     return await run_prepared(frame, turn, buffer)
 
 
 async def run_prepared(frame: SessionFrame, turn: TurnFrame, buffer: Buffer | None) -> Any:
-    """Run a turn whose start is recorded through its onion, and end it."""
+    """Run a turn through its onion, and end it."""
     if buffer is not None:
         frame.listen(buffer.put)
         buffer.started.set()
@@ -117,6 +115,7 @@ async def run_prepared(frame: SessionFrame, turn: TurnFrame, buffer: Buffer | No
         turn.sink = frame.hear
     elif buffer is not None:
         turn.sink = buffer.put_delta
+    frame.record(TurnStart, turn.index, turn.model, turn.metadata, turn.is_resumed)
     error: BaseException | None = None
     before = running.set(turn)
     try:

@@ -11,12 +11,21 @@ import pytest
 
 from agentx import (
     Agent,
+    AgentxError,
+    BadResponseError,
     HookError,
     ModelContext,
+    ModelResponse,
+    ModelRetrying,
+    Output,
     Plugin,
     TextDelta,
+    TextDeltaEvent,
     TextPart,
     TurnAborted,
+    TurnContext,
+    Usage,
+    hookimpl,
     tool,
 )
 from agentx.testing import EchoModel, FunctionModel, ScriptedModel, call, check_history
@@ -149,3 +158,95 @@ async def test_overlapping_calls_of_call_next_are_told_of_concurrent() -> None:
 
     with pytest.raises(HookError, match="concurrent=True"):
         await Agent(FunctionModel(slow), **ALONE).use(model=race).run("q")
+
+
+async def test_a_repeated_turn_that_says_nothing_about_its_answer_is_told_so() -> None:
+    class Twice:
+        @hookimpl(repeats=True)
+        async def turn(self, ctx: TurnContext, call_next: Any) -> Any:
+            await call_next()
+            return await call_next()
+
+    with pytest.raises(HookError, match="send_back"):
+        await Agent(ScriptedModel(["a", "b"]), **ALONE).use(Twice().turn).run("q")
+
+
+async def test_a_turn_that_failed_may_be_run_again() -> None:
+    class Again:
+        @hookimpl(repeats=True)
+        async def turn(self, ctx: TurnContext, call_next: Any) -> Any:
+            try:
+                return await call_next()
+            except ValueError:
+                return await call_next()
+
+    def fails(request: Any) -> Any:
+        raise ValueError("once")
+
+    assert (await Agent(ScriptedModel([fails, "fine"]), **ALONE).use(Again().turn).run("q")).text == "fine"
+
+
+class Streams:
+    """A model that streams something else than it returns."""
+
+    name = "streams"
+
+    def __init__(self, delta: Any) -> None:
+        self.delta = delta
+
+    async def respond(self, request: Any, emit: Any) -> ModelResponse:
+        await emit(self.delta)
+        return ModelResponse((TextPart("an answer"),), "end_turn", Usage(1, 1))
+
+
+@pytest.mark.parametrize("delta", [TextDelta("another answer"), "text", None, 5])
+@pytest.mark.parametrize("listens", ["stream", "on"])
+async def test_a_model_that_streams_something_else_than_it_returns_is_found(delta: Any, listens: str) -> None:
+    async with Agent(Streams(delta), **ALONE).session() as session:
+        with pytest.raises(BadResponseError, match=r"streamed|emitted"):
+            if listens == "on":
+                session.on("text.delta", lambda event: None)
+                await session.run("q")
+            else:
+                async with session.stream("q") as stream:
+                    async for _ in stream:
+                        pass
+
+
+async def test_a_response_that_a_layer_replaces_after_it_was_streamed_is_announced_and_shown() -> None:
+    async def replaces(ctx: ModelContext, call_next: Any) -> ModelResponse:
+        await call_next()
+        return ModelResponse((TextPart("hidden"),), "end_turn", Usage(1, 1))
+
+    agent: Agent[Any, Any] = Agent(ScriptedModel(["a secret"]), **ALONE).use(model=replaces)
+    shown: list[str] = []
+    async with agent.session() as session, session.stream("q") as stream:
+        async for event in stream:
+            if isinstance(event, ModelRetrying):
+                shown.clear()
+            elif isinstance(event, TextDeltaEvent):
+                shown.append(event.text)
+    assert "".join(shown) == stream.result.text == "hidden"
+
+
+@pytest.mark.parametrize("seconds", [float("nan"), float("inf"), -1, "x", None])
+def test_an_idle_timeout_that_is_no_time_is_refused(seconds: Any) -> None:
+    with pytest.raises(AgentxError, match="idle_timeout"):
+        Agent(EchoModel(), **ALONE).session(idle_timeout=seconds)
+
+
+@pytest.mark.parametrize("hook", ["init", "session"])
+async def test_a_lifetime_that_calls_call_next_twice_is_told_that_it_is_opened_once(hook: str) -> None:
+    async def layer(ctx: Any, call_next: Any) -> None:
+        await call_next()
+        await call_next()
+
+    with pytest.raises(HookError, match="opened once"):
+        async with Agent(EchoModel(), **ALONE).use(**{hook: layer}).session():
+            pass
+
+
+async def test_an_output_with_options_and_a_schema_may_be_asked_for_in_one_turn() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    agent: Agent[Any, Any] = Agent(ScriptedModel(['{"a": 1}']), **ALONE)
+    assert (await agent.run("q", output=Output(schema, retries=1))).output == {"a": 1}

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Generic
 import anyio
 import attrs
 
+from ._calls import run_tool
 from ._errors import AgentxError, EventLoopRunningError, HookError, PluginError, SessionClosedError
 from ._frames import AgentFrame, SessionFrame, ToolChanges, overrides
 from ._hookspecs import HOOKS
 from ._host import Host, drain, loop_token, opening
-from ._loop import ask, dispatch, run_tool, steps
+from ._loop import ask, dispatch, steps
 from ._members import Used
 from ._messages import NO_SETTINGS, Message, ModelSettings, ToolResult, UserInput
 from ._messages import ModelResponse as Response

@@ -20,8 +20,8 @@ import attrs
 from ._errors import AbortSignal, SessionClosedError, StopSignal
 from ._events import Event, InputQueued, LimitWarning, SessionStart, ToolsChanged, delta_event
 from ._host import TurnScope, in_loop, loop_token, start_task
-from ._ledger import Account, AccountKey, Accounts, Limit, Line, Totals
-from ._messages import Delta, Message, ModelRequest, ModelResponse, ModelSettings, ToolCall, ToolSpec, Usage
+from ._ledger import Account, AccountKey, Accounts, Limit, Line
+from ._messages import Delta, Message, ModelRequest, ModelResponse, ModelSettings, ToolCall, ToolSpec, Totals, Usage
 from ._output import OutputType
 from ._result import RunResult
 from ._toolbox import Toolbox

@@ -26,46 +26,6 @@ Measure = Callable[[ModelRequest, Usage], Amount | None]
 """What a request did use; `None` when that is unknown."""
 
 
-@attrs.define(eq=False, repr=False)
-class Totals:
-    """Usage added up, in place because it happens on every call."""
-
-    input: int = 0
-    output: int = 0
-    cache_read: int = 0
-    cache_write: int = 0
-    reasoning: int = 0
-    requests: int = 0
-    estimated: bool = False
-
-    def add(self, usage: Usage | None) -> None:
-        """Add one attempt; `None` is an attempt whose usage nobody reported."""
-        if usage is None:
-            self.requests += 1
-            self.estimated = True
-            return
-        self.input += usage.input_tokens
-        self.output += usage.output_tokens
-        self.cache_read += usage.cache_read_tokens
-        self.cache_write += usage.cache_write_tokens
-        self.reasoning += usage.reasoning_tokens
-        self.requests += usage.requests
-        if usage.estimated:
-            self.estimated = True
-
-    @property
-    def usage(self) -> Usage:
-        return Usage(
-            self.input,
-            self.output,
-            self.cache_read,
-            self.cache_write,
-            self.reasoning,
-            self.requests,
-            self.estimated,
-        )
-
-
 @attrs.frozen
 class Limit:
     """A limit on what model calls or tool calls may use.

@@ -28,8 +28,8 @@ from ._events import (
     TurnStart,
     UserInput,
 )
-from ._ledger import Accounts, Totals
-from ._messages import Message, ToolResult
+from ._ledger import Accounts
+from ._messages import Message, ToolResult, Totals
 
 
 class SessionLog(Protocol):

@@ -11,6 +11,7 @@ import anyio
 import attrs
 
 from ._approval import facts_of
+from ._calls import cleaned, close_calls, parse_arguments
 from ._errors import (
     AbortSignal,
     ConfigError,
@@ -27,7 +28,6 @@ from ._errors import (
 from ._events import ApprovalDecided, ErrorEvent, InputQueued, ModelEnd, TurnEnd, TurnStart
 from ._frames import SessionFrame, Stop, TurnFrame, overrides
 from ._host import TurnScope, is_cancellation, opening, running, spawn
-from ._loop import cleaned, close_calls, parse_arguments
 from ._messages import Message, ModelSettings, UserInput, user_message
 from ._onion import annotate, collapse
 from ._result import RunResult

@@ -24,8 +24,7 @@ from ._events import (
     TurnStart,
     UserInput,
 )
-from ._ledger import Totals
-from ._messages import Message, ModelResponse, ToolCall, ToolResult
+from ._messages import Message, ModelResponse, ToolCall, ToolResult, Totals
 from ._store import replay
 
 

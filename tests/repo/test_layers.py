@@ -50,6 +50,7 @@ ORDER = (
     "_rows",
     "_registration",
     "_plugins",
+    "_calls",
     "_loop",
     "_valid_history",
     "_turn",

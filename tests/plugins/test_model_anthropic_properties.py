@@ -134,14 +134,27 @@ def rounds(draw: st.DrawFn) -> list[Message]:
     return said
 
 
+def _without(message: Message, begun: set[Any]) -> Message:
+    """Leave out calls of the server's tools whose ids have been there: those are unique."""
+    parts: list[Part] = []
+    for part in message.parts:
+        own = part.data.get("id") if isinstance(part, OpaquePart) else None
+        if own is None or own not in begun:
+            parts.append(part)
+        begun.add(own)
+    return Message(message.role, tuple(parts))
+
+
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[Message, ...]:
     said: list[Message] = []
+    begun: set[Any] = set()
     for _ in range(draw(st.integers(0, 4))):
         if draw(st.booleans()):
             said.append(Message("user", tuple(draw(st.lists(texts | files | odd_files, min_size=1, max_size=3)))))
         else:
-            said += draw(rounds())
+            said += [_without(message, begun) for message in draw(rounds())]
+    said = [message for message in said if message.parts]
     return (*said, Message("user", (TextPart("And now?"), *draw(st.lists(texts | files, max_size=2)))))
 
 

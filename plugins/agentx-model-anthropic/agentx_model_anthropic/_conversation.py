@@ -42,16 +42,8 @@ class Conversation:
         self._ids: dict[str, str] = {}
         self._used: set[str] = set()
         self._toolsets: dict[str, str] = {}
-        self._settled: set[str] = set()
-        """Calls of the server's tools that have a result."""
 
     def take(self, messages: Sequence[Message]) -> None:
-        self._settled = {
-            str(part.data["tool_use_id"])
-            for message in messages
-            for part in message.parts
-            if isinstance(part, OpaquePart) and part.data.get("tool_use_id")
-        }
         for message in messages:
             if message.role == "assistant":
                 self._ids, self.container = {}, None
@@ -121,10 +113,12 @@ class Conversation:
 
         One that waits for the calls it made itself has its result in a later answer.
         """
-        if not block["type"].endswith("_tool_use") or block.get("id") in self._settled:
+        own = block.get("id")
+        if not block["type"].endswith("_tool_use"):
             return False
-        if any((other.get("caller") or {}).get("tool_id") == block.get("id") for other in content):
+        if any(own in (other.get("tool_use_id"), (other.get("caller") or {}).get("tool_id")) for other in content):
             return False
+        self._used.discard(own)
         self.dropped[f"an unfinished {block.get('name') or block['type']}"] += 1
         return True
 
@@ -153,7 +147,7 @@ class Conversation:
             yield _text(f"[file{f' {part.name}' if part.name else ''} ({part.media_type})]")
 
     def _is_orphan(self, block: Mapping[str, Any]) -> bool:
-        """Whether a block is the result of a call of the server's tool that is no longer in the history."""
+        """Whether a block is the result of a call of the server's tool that is not in the history before it."""
         owner = block.get("tool_use_id")
         if not owner or owner in self._used:
             return False

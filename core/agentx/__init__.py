@@ -405,6 +405,9 @@ if TYPE_CHECKING:
     from ._stream import (
         Stream as Stream,
     )
+    from ._tokens import (
+        TokenMeter as TokenMeter,
+    )
     from ._tools import (
         Tool as Tool,
     )
@@ -561,6 +564,7 @@ _WHERE = {
         "SessionLog",
         "Store",
     ),
+    "_tokens": ("TokenMeter",),
     "_tools": (
         "Tool",
         "tool",

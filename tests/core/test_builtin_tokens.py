@@ -28,7 +28,7 @@ from agentx import (
     ToolSpec,
     Usage,
 )
-from agentx.builtin._tokens import CONVERSATIONS, TokenMeter, message_tokens, text_tokens
+from agentx._tokens import TokenMeter, message_tokens, text_tokens
 
 
 def say(text: str, role: Any = "user") -> Message:
@@ -134,13 +134,6 @@ def test_conversations_side_by_side_do_not_disturb_each_other() -> None:
         meter.input_tokens(request(pair[:1]))
     for pair in pairs:
         assert meter.input_tokens(request(pair)) == TokenMeter().input_tokens(request(pair))
-
-
-def test_a_meter_remembers_a_bounded_number_of_conversations() -> None:
-    meter = TokenMeter()
-    for number in range(CONVERSATIONS * 2):
-        meter.input_tokens(request([say(f"{number}")]))
-    assert len(meter._conversations) == CONVERSATIONS
 
 
 def test_a_request_without_messages_has_what_is_around_them() -> None:

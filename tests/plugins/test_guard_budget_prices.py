@@ -30,9 +30,9 @@ from agentx import (
     ToolSpec,
     Usage,
 )
+from agentx._tokens import TokenMeter, message_tokens
 from agentx.testing import count_tokens
 from agentx_guard_budget import Price
-from agentx_guard_budget._meter import TokenMeter, message_tokens
 from agentx_guard_budget._prices import PriceTable, _converted, price_at
 
 MILLION = 10**6

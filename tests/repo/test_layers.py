@@ -11,6 +11,7 @@ from ._sources import CORE, DISTRIBUTIONS, REPO, imports_of, name_of, sources
 ORDER = (
     "_errors",
     "_messages",
+    "_tokens",
     "_events",
     "_clock",
     "_codec",

@@ -11,9 +11,7 @@ from typing import Any, ClassVar, Literal
 import anyio
 import attrs
 
-from agentx import CallNext, ConfigError, Limit, ModelRequest, Plugin, RunResult, TurnContext, Usage
-
-from ._tokens import TokenMeter
+from agentx import CallNext, ConfigError, Limit, ModelRequest, Plugin, RunResult, TokenMeter, TurnContext, Usage
 
 OnLimit = Literal["stop", "answer"]
 

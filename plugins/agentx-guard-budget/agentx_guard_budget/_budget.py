@@ -9,9 +9,8 @@ from typing import Any, ClassVar, Literal
 import anyio
 import attrs
 
-from agentx import AgentContext, CallNext, ConfigError, Limit, ModelRequest, Plugin, Usage
+from agentx import AgentContext, CallNext, ConfigError, Limit, ModelRequest, Plugin, TokenMeter, Usage
 
-from ._meter import TokenMeter
 from ._prices import Price, PriceTable, as_amount, is_amount, price_at
 
 MILLIONTH = Decimal("0.000001")

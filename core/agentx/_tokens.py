@@ -1,7 +1,7 @@
-"""How many tokens a request may have, on the high side, in work that does not grow with the history.
+"""How many tokens a request may use, for limits that reserve before a call what is only known after it.
 
-Of a conversation that only grew, the new messages are counted; and what the provider reported for an earlier request
-takes the place of its estimate.
+A request is not counted anew in every step: of a conversation that only grew, the new messages are, and what the
+provider reported for the earlier request takes the place of its estimate.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from agentx import (
+from ._messages import (
     FilePart,
     Message,
     ModelRequest,
@@ -26,29 +26,25 @@ from agentx import (
 
 BYTES_PER_TOKEN = 3
 """English has about 4.5 bytes of UTF-8 for a token, code 3 to 4, Chinese 3 to 4, numbers 2 to 3."""
-AROUND = 8
-"""Tokens around a message, and around each call and result in it."""
+MESSAGE = 8
+"""Tokens around a message, and around each of its parts."""
 FILE = 2000
 """Tokens of an image, or of a file whose size is not known; images have 100 to 1,600 with the big providers."""
 FILE_BYTES_PER_TOKEN = 16
 """For documents: a page of a PDF has 1,500 to 3,000 tokens and some 50 KB."""
-
-
-class _Counted:
-    """The tokens of the first `length` messages of a conversation."""
-
-    __slots__ = ("last", "length", "tokens")
-
-    def __init__(self) -> None:
-        self.last: weakref.ref[Message] | None = None
-        self.length = 0
-        self.tokens = 0
+MAX_OUTPUT = 4096
+"""Tokens that a model may write in one answer if neither the request nor the caller says."""
 
 
 class TokenMeter:
-    """Estimates the input tokens of requests. A conversation is forgotten when nobody holds its first message."""
+    """Estimates the tokens of requests, on the high side. A conversation is forgotten when nobody holds it.
 
-    def __init__(self) -> None:
+    Args:
+        max_output: tokens of an answer where the request has no `max_tokens`.
+    """
+
+    def __init__(self, *, max_output: int = MAX_OUTPUT) -> None:
+        self.max_output = max_output
         self._conversations: dict[tuple[int, str], tuple[weakref.ref[Message], _Counted]] = {}
         self._instructions: tuple[str, int] = ("", 0)
         self._tools: tuple[tuple[ToolSpec, ...], int] = ((), 0)
@@ -56,6 +52,14 @@ class TokenMeter:
     def input_tokens(self, request: ModelRequest) -> int:
         """Return how many tokens a request sends at most."""
         return self._counted(request).tokens + self._around(request)
+
+    def output_tokens(self, request: ModelRequest) -> int:
+        """Return how many tokens the answer has at most."""
+        return request.settings.max_tokens or self.max_output
+
+    def tokens(self, request: ModelRequest) -> int:
+        """Return how many tokens request and answer have at most."""
+        return self.input_tokens(request) + self.output_tokens(request)
 
     def learn(self, request: ModelRequest, usage: Usage) -> None:
         """Take what the provider reported for `request` as the size of its messages, from now on."""
@@ -99,10 +103,21 @@ class TokenMeter:
             self._instructions = (request.instructions, text_tokens(request.instructions))
         if request.tools is not self._tools[0]:
             self._tools = (request.tools, sum([_tool_tokens(tool) for tool in request.tools]))
-        around = self._instructions[1] + self._tools[1] + AROUND
+        around = self._instructions[1] + self._tools[1] + MESSAGE
         for text in request.context:
-            around += text_tokens(text) + AROUND
+            around += text_tokens(text) + MESSAGE
         return around
+
+
+class _Counted:
+    """The tokens of the first `length` messages of a conversation."""
+
+    __slots__ = ("last", "length", "tokens")
+
+    def __init__(self) -> None:
+        self.last: weakref.ref[Message] | None = None
+        self.length = 0
+        self.tokens = 0
 
 
 def text_tokens(text: str) -> int:
@@ -113,7 +128,7 @@ def text_tokens(text: str) -> int:
 
 def message_tokens(message: Message) -> int:
     """Return how many tokens a message has at most."""
-    return AROUND + sum([part_tokens(part) for part in message.parts])
+    return MESSAGE + sum([part_tokens(part) for part in message.parts])
 
 
 def part_tokens(part: Part) -> int:
@@ -121,14 +136,14 @@ def part_tokens(part: Part) -> int:
     if isinstance(part, TextPart):
         return text_tokens(part.text)
     if isinstance(part, ToolCall):
-        return AROUND + text_tokens(part.name) + text_tokens(part.arguments) + _data_tokens(part.data)
+        return MESSAGE + text_tokens(part.name) + text_tokens(part.arguments) + _data_tokens(part.data)
     if isinstance(part, ToolResult):
-        return AROUND + sum([part_tokens(item) for item in part.content])
+        return MESSAGE + sum([part_tokens(item) for item in part.content])
     if isinstance(part, ThinkingPart):
         return text_tokens(part.text) + text_tokens(part.signature or "") + _data_tokens(part.data)
     if isinstance(part, FilePart):
         return _file_tokens(part)
-    return _data_tokens(part.data) if isinstance(part, OpaquePart) else AROUND
+    return _data_tokens(part.data) if isinstance(part, OpaquePart) else MESSAGE
 
 
 def _file_tokens(part: FilePart) -> int:
@@ -143,4 +158,4 @@ def _data_tokens(data: Mapping[str, Any] | None) -> int:
 
 
 def _tool_tokens(tool: ToolSpec) -> int:
-    return AROUND + text_tokens(tool.name) + text_tokens(tool.description) + text_tokens(str(dict(tool.schema)))
+    return MESSAGE + text_tokens(tool.name) + text_tokens(tool.description) + text_tokens(str(dict(tool.schema)))

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
     from ._approval import (
         Respond as Respond,
     )
+    from ._branch import (
+        Effect as Effect,
+    )
+    from ._branch import (
+        Rewound as Rewound,
+    )
     from ._clock import (
         SYSTEM_CLOCK as SYSTEM_CLOCK,
     )
@@ -235,6 +241,12 @@ if TYPE_CHECKING:
         SessionEnd as SessionEnd,
     )
     from ._events import (
+        SessionForked as SessionForked,
+    )
+    from ._events import (
+        SessionRewound as SessionRewound,
+    )
+    from ._events import (
         SessionStart as SessionStart,
     )
     from ._events import (
@@ -428,6 +440,7 @@ _WHERE = {
         "from_plain",
     ),
     "_approval": ("Approve", "Approver", "Deny", "Edit", "PendingCall", "Respond"),
+    "_branch": ("Effect", "Rewound"),
     "_context": (
         "AgentContext",
         "Key",
@@ -494,6 +507,8 @@ _WHERE = {
         "PluginEvent",
         "PromptPrefixChanged",
         "SessionEnd",
+        "SessionForked",
+        "SessionRewound",
         "SessionStart",
         "StateUpdated",
         "SteerInput",

@@ -66,6 +66,32 @@ class SessionEnd(Event):
 
 
 @attrs.frozen(eq=False, repr=False)
+class SessionForked(Event):
+    """The events up to here are those of another session; what comes now is this one's own."""
+
+    kind: ClassVar[str] = "session.forked"
+    origin: str
+    """The id of the other session."""
+    at: int
+    """The `seq` of its last event that is here; what follows up to this event closed its turn."""
+
+
+@attrs.frozen(eq=False, repr=False)
+class SessionRewound(Event):
+    """Turns were undone: history and state are what they were before the first of them. The log keeps them."""
+
+    kind: ClassVar[str] = "session.rewound"
+    turns: tuple[str, ...]
+    """Their ids, oldest first."""
+    kept: int
+    """How many messages of the history stayed."""
+    messages: tuple[Message, ...] = ()
+    """What follows those: messages that the undone turns had replaced."""
+    state: Mapping[str, Mapping[str, Any]] = {}
+    """The values of every plugin's state."""
+
+
+@attrs.frozen(eq=False, repr=False)
 class TurnStart(Event):
     kind: ClassVar[str] = "turn.start"
     turn_index: int
@@ -355,6 +381,8 @@ EVENTS: Mapping[str, type[Event]] = {
     for cls in (
         SessionStart,
         SessionEnd,
+        SessionForked,
+        SessionRewound,
         TurnStart,
         UserInput,
         ModelStart,

@@ -408,6 +408,16 @@ class SessionFrame(_Level):
         self.refresh_prefix()
         self.record(ToolsChanged, owner, tuple([tool.name for tool in add]), tuple(remove))
 
+    def take_back(self, history: list[Message], states: Mapping[str, Mapping[str, Any]]) -> None:
+        """Be what the session was before; secrets, which no log holds, stay as they are."""
+        live, self.states = self.states, {plugin: dict(values) for plugin, values in states.items()}
+        for plugin, state in live.items():
+            fields = attrs.fields(type(state)) if attrs.has(type(state)) else ()
+            secrets = {field.name: getattr(state, field.name) for field in fields if field.metadata.get("secret")}
+            if secrets:
+                self.states.setdefault(plugin, {}).update(secrets)
+        self.history, self.has_open_turn, self.last_result = history, False, None
+
     @property
     def usage(self) -> Usage:
         """What the session used, the running turn included."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic
 import anyio
 
 from ._approval import Decision, PendingCall
+from ._branch import Rewound, fork_log, rewind
 from ._errors import SessionAccessError, SessionBusyError, SessionClosedError, SessionError
 from ._events import EVENTS, Event, SessionEnd, SessionStart, kind_of
 from ._frames import AgentFrame, SessionFrame, TurnFrame
@@ -443,6 +444,44 @@ class Session(Generic[Out]):
         await queue_input(frame, "follow_up", user_message(input))
         if frame.turn is None:
             start_follow_up(frame)
+
+    async def fork(self, at: int | None = None, *, id: str | None = None) -> Session[Out]:
+        """Return a new session that has the events of this one up to number `at`, and goes its own way from there.
+
+        A turn that has not come to its end there is closed in the copy: its calls get results that say so. Messages
+        that wait for delivery and decisions that are due stay here, and so does what limits have booked.
+
+        Args:
+            at: the `seq` of an event; by default the last there is.
+            id: of the new session; by default a random one.
+
+        Raises:
+            SessionError: there is no such event, or a session with that id.
+        """
+        if self._frame is None:
+            async with self:
+                return await self.fork(at, id=id)
+        forked: Session[Out] = Session(self._agent, id, self._user, self._deps, None, idle_timeout=self._idle_timeout)
+        await fork_log(self._frame.agent.store, self._frame.log.events, self._id, forked.id, at)
+        return forked
+
+    async def rewind(self, turn: str | int = -1) -> Rewound:
+        """Undo a turn and all that came after it: history and state are what they were before.
+
+        The log keeps what is undone, usage and what limits have booked stay, and so do the effects of tools: the
+        result lists them. A turn that is paused is closed first, its calls denied.
+
+        Args:
+            turn: its id, its index, or -1 for the last, -2 for the last but one.
+
+        Raises:
+            SessionBusyError: a turn is running.
+            SessionError: there is no such turn, or it is undone already.
+        """
+        if self._frame is None:
+            async with self:
+                return await self.rewind(turn)
+        return await rewind(self._frame, turn)
 
     def cancel(self) -> bool:
         """Cancel the running turn; its `run` raises `TurnAborted`. Returns whether there was one."""

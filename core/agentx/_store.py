@@ -20,6 +20,8 @@ from ._events import (
     ModelAttempt,
     ModelEnd,
     Note,
+    SessionForked,
+    SessionRewound,
     SessionStart,
     StateUpdated,
     SteerInput,
@@ -164,6 +166,12 @@ class Replay:
             self.state.setdefault(event.plugin, {}).update(event.values)
         elif isinstance(event, TurnEnd):
             self.open_turn = event.turn_id if event.status == "paused" else None
+        elif isinstance(event, SessionRewound):
+            self.history[event.kept :] = event.messages
+            self.state = {plugin: dict(values) for plugin, values in event.state.items()}
+            self.open_turn, self._calls = None, []
+        elif isinstance(event, SessionForked):
+            self.queue.clear()
 
     def _model_end(self, event: ModelEnd) -> None:
         if event.response is None or event.asked_by is not None or not event.response.parts:

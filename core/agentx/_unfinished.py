@@ -16,6 +16,7 @@ from ._events import (
     ModelAttempt,
     ModelEnd,
     ModelStart,
+    SessionRewound,
     SteerInput,
     ToolCallEvent,
     ToolResultEvent,
@@ -115,7 +116,9 @@ def unfinished(events: Sequence[Event]) -> Unfinished | None:
     first, last = None, len(events)
     for number in range(last - 1, -1, -1):
         event = events[number]
-        if isinstance(event, TurnEnd) and event.status != "paused" and first is None:
+        if first is None and (
+            isinstance(event, SessionRewound) or (isinstance(event, TurnEnd) and event.status != "paused")
+        ):
             return None
         if isinstance(event, TurnStart):
             first = number

@@ -55,6 +55,7 @@ ORDER = (
     "_loop",
     "_valid_history",
     "_turn",
+    "_branch",
     "_stream",
     "_session",
     "_subagent",

@@ -172,11 +172,12 @@ def _models(choice: Choice, *, is_broken: bool) -> Iterator[Finding]:
     except AgentxError as error:
         yield Finding(topic, "wrong", str(error))
         return
+    same: dict[tuple[str, bool, str], list[str]] = {}
     for one in answer["models"]:
-        if one["ready"]:
-            yield Finding(topic, "fine", f"{one['id']} is ready")
-        else:
-            yield Finding(topic, "note", f"{one['id']} is not ready: {one['detail']}")
+        same.setdefault((one["provider"], one["ready"], one["detail"]), []).append(one["id"])
+    for (_, ready, detail), ids in same.items():
+        are = ", ".join(ids) + (" is" if len(ids) == 1 else " are")
+        yield Finding(topic, "fine", f"{are} ready") if ready else Finding(topic, "note", f"{are} not ready: {detail}")
     for problem in answer["problems"]:
         yield Finding(topic, "wrong", f"the provider {problem['provider']} cannot be asked: {problem['reason']}")
     if not answer["models"] and not answer["problems"]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
 import attrs
 
@@ -43,17 +42,17 @@ _MODELS = (
     _known(r"(ft:)?o[134]\b", _REASONING, max_context=200_000, max_output=100_000),
     _known(r"codex-|computer-use", _REASONING),
 )
-LISTED: Mapping[str, str] = {
-    "gpt-5": "reasons, tools, images, files",
-    "gpt-5-mini": "reasons, tools, images, files",
-    "gpt-5-nano": "reasons, tools, images, files",
-    "gpt-4.1": "tools, images, files",
-    "gpt-4.1-mini": "tools, images, files",
-    "gpt-4o": "tools, images, files",
-    "gpt-4o-mini": "tools, images, files",
-    "o3": "reasons, tools, images, files",
-    "o4-mini": "reasons, tools, images, files",
-}
+LISTED = (
+    "gpt-5",
+    "gpt-5-mini",
+    "gpt-5-nano",
+    "gpt-4.1",
+    "gpt-4.1-mini",
+    "gpt-4o",
+    "gpt-4o-mini",
+    "o3",
+    "o4-mini",
+)
 """Models that `agentx models` lists; any other id works too."""
 
 

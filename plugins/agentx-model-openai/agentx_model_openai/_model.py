@@ -15,7 +15,18 @@ from agentx import (
     Part,
     ThinkingPart,
 )
-from agentx.providers import Assembler, Exchange, Timeouts, Totals, adapt, can_read, check_request, error_of, to_json
+from agentx.providers import (
+    Assembler,
+    Exchange,
+    Timeouts,
+    Totals,
+    adapt,
+    can_read,
+    check_request,
+    error_of,
+    shown_url,
+    to_json,
+)
 
 from . import _chat_answer, _chat_request, _responses_answer, _responses_request
 from ._answer import Reading
@@ -72,7 +83,12 @@ class OpenAIModel:
         self._quirks = self._provider.behaviour
 
     def __repr__(self) -> str:
-        return f"OpenAIModel({self.id!r}, provider={self._provider!r})"
+        provider = self._provider
+        return f"OpenAIModel({self.id!r}, server={provider.provider!r}, api={self.api!r}, base_url={self._shown_url!r})"
+
+    @property
+    def _shown_url(self) -> str:
+        return shown_url(self._provider.url)
 
     @property
     def endpoint(self) -> str:

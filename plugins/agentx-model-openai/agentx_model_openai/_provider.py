@@ -66,8 +66,8 @@ class OpenAIProvider(HttpProvider):
         detail = "" if ready else self.key_source.missing()
         if self.provider == "openai":
             return [
-                ModelInfo(f"{self.prefix}/{name}", text, ready, detail, self.capabilities(name), origin)
-                for name, text in LISTED.items()
+                ModelInfo(f"{self.prefix}/{name}", "", ready, detail, self.capabilities(name), origin)
+                for name in LISTED
             ]
         if not (origin or self._given_url()):
             return []

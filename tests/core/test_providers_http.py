@@ -253,6 +253,18 @@ async def test_no_request_leaves_the_machine_where_that_is_not_allowed(monkeypat
         await mine.aclose()
 
 
+async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AGENTX_ALLOW_MODEL_REQUESTS", "1")
+    for name in ("no_proxy", "NO_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    with WireServer([reply(200, body={})]) as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        connection = Connection("http://api.example.test/v1")
+        assert (await ask(connection))[0] == 200
+        await connection.aclose()
+    assert proxy.requests[0].path == "http://api.example.test/v1/chat"
+
+
 async def test_what_an_address_holds_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with WireServer([reply(200, body={})]) as server:

@@ -39,6 +39,7 @@ MAX_ERROR_BODY = 64 * 1024
 _LINE_END = re.compile(r"[\r\n\0]")
 _GRACE = 1.0
 _DRAIN = 0.1
+_HEADERS = {"user-agent": "agentx"}
 _LIMITS = httpx.Limits(max_connections=1000, max_keepalive_connections=100, keepalive_expiry=30)
 
 
@@ -151,7 +152,7 @@ class Connection:
             return self._given
         loop = loop_token()
         if self._client is None or self._loop != loop:  # one of a loop that is gone cannot be closed any more
-            self._client, self._loop = httpx.AsyncClient(limits=_LIMITS, timeout=None), loop
+            self._client, self._loop = httpx.AsyncClient(headers=_HEADERS, limits=_LIMITS, timeout=None), loop
         return self._client
 
     async def aclose(self) -> None:

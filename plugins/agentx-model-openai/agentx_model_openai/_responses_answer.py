@@ -101,7 +101,7 @@ class ResponsesAnswer:
             raise self._reading.error(failure_of(response.error or {}))
         for index, raw in enumerate(response.output or ()):
             if index >= len(self._done):
-                is_known_by_id = raw.get("id") in self._ids
+                is_known_by_id = self._reading.convert(raw, Item).id in self._ids
                 await self._item_done(Event(item=raw, output_index=None if is_known_by_id else index))
         reason, raw_reason = self._reason(response)
         model, answer_id = response.model or self._reading.model, response.id or self._id

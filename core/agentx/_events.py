@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, ClassVar, overload
 
 import attrs
@@ -25,6 +26,7 @@ from ._messages import (
     Delta,
     Message,
     ModelResponse,
+    Sent,
     TextDelta,
     ThinkingDelta,
     ToolArgsDelta,
@@ -87,7 +89,7 @@ class SessionRewound(Event):
     """How many messages of the history stayed."""
     messages: tuple[Message, ...] = ()
     """What follows those: messages that the undone turns had replaced."""
-    state: Mapping[str, Mapping[str, Any]] = {}
+    state: Mapping[str, Any] = MappingProxyType({})
     """The values of every plugin's state."""
 
 
@@ -131,6 +133,8 @@ class ModelAttempt(Event):
     asked_by: str | None = None
     cost: Decimal | None = None
     """US dollars, where the provider itself states a price."""
+    sent: Sent | None = None
+    """What the history does not tell of the request; `None`: nothing new."""
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -21,7 +21,18 @@ from ._errors import AbortSignal, SessionClosedError, StopSignal
 from ._events import Event, InputQueued, LimitWarning, SessionStart, ToolsChanged, delta_event
 from ._host import TurnScope, in_loop, loop_token, start_task
 from ._ledger import Account, AccountKey, Accounts, Limit, Line
-from ._messages import Delta, Message, ModelRequest, ModelResponse, ModelSettings, ToolCall, ToolSpec, Totals, Usage
+from ._messages import (
+    Delta,
+    Message,
+    ModelRequest,
+    ModelResponse,
+    ModelSettings,
+    Sent,
+    ToolCall,
+    ToolSpec,
+    Totals,
+    Usage,
+)
 from ._output import OutputType
 from ._result import RunResult
 from ._toolbox import Toolbox
@@ -249,6 +260,8 @@ class SessionFrame(_Level):
     last_result: Any = None
     adapted: Any = None
     """The last `history.adapted`; the same again is not told again."""
+    sent: dict[str, Sent] = attrs.Factory(dict)
+    """What the log knows of the last request beside the history; those of plugins' own calls by the plugin."""
     failure: BaseException | None = None
     closing: str | None = None
     host: Any = None

@@ -38,6 +38,7 @@ from ._messages import (
     ModelResponse,
     ModelSettings,
     Part,
+    Sent,
     TextPart,
     ToolCall,
     ToolResult,
@@ -46,6 +47,7 @@ from ._messages import (
 from ._models import capabilities_of, model_name
 from ._onion import DONE, CallNext, annotate, compile_onion, note_failure
 from ._output import OutputInvalid, OutputType, ask_for
+from ._recording import how_changed
 from ._result import RunResult
 from ._streaming import UnheardStream, open_stream
 
@@ -327,9 +329,25 @@ def _book(
         settle(holds, request, usage, turn.warn, cost)
     turn.totals.add(usage)
     attempt = (model, frame.call_index, frame.attempts[0], usage, failed)
-    turn.session.record(ModelAttempt, *attempt, frame.asked_by, cost)
+    session = turn.session
+    sent, known, is_history = request.beside(session.sent.get(frame.asked_by or ""), session.history)
+    if sent is not None or not is_history:
+        sent = _note_sent(frame, request, sent, known, is_history)
+    session.record(ModelAttempt, *attempt, frame.asked_by, cost, sent)
     if turn.session.parent is not None:
         _book_above(turn, attempt, cost)
+
+
+def _note_sent(
+    frame: ModelFrame, request: ModelRequest, sent: Sent | None, known: Sent, is_history: bool
+) -> Sent | None:
+    """Return what the log does not know of a request; the messages of a plugin's own call are not in the log."""
+    session, by = frame.turn.session, frame.asked_by or ""
+    session.sent[by] = known
+    if is_history:
+        return sent
+    changed = how_changed(request.messages, () if by else session.history)
+    return attrs.evolve(sent or Sent(), messages=changed) if changed else sent
 
 
 def _tell_adapted(frame: ModelFrame, dropped: tuple[str, ...]) -> None:

@@ -224,6 +224,10 @@ class Messages(Sequence[Message]):
             yield base[index]
         yield from self._tail
 
+    def is_all_of(self, history: Sequence[Message]) -> bool:
+        """Whether this shows a history as it is, told without a look at its messages."""
+        return self._base is history and self._stop == len(history) and not self._tail
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and list(self) == list(other)
 
@@ -377,6 +381,42 @@ class OutputFormat(Data):
 
 
 @attrs.frozen(eq=False, repr=False)
+class RequestPrefix(Data):
+    """What one request has in common with the next, as a rule."""
+
+    instructions: str = ""
+    tools: tuple[ToolSpec, ...] = ()
+    settings: ModelSettings = NO_SETTINGS
+    output: OutputFormat | None = None
+
+    def is_of(self, request: ModelRequest) -> bool:
+        return (
+            self.instructions == request.instructions
+            and (self.tools is request.tools or self.tools == request.tools)
+            and (self.settings is request.settings or self.settings == request.settings)
+            and self.output == request.output
+        )
+
+
+@attrs.frozen(eq=False, repr=False)
+class Sent(Data):
+    """What was sent to a model beside the history. Where nothing is stated it is as in the dispatch before."""
+
+    prefix: RequestPrefix | None = None
+    context: tuple[str, ...] | None = None
+    """What layers added for this call."""
+    messages: str | None = None
+    """A hash of what layers changed in the messages for this call; `None`: they are the history."""
+
+    def after(self, known: Sent | None) -> Sent:
+        """Return everything that is known of prefix and context once this is."""
+        if known is None:
+            return Sent(self.prefix, self.context or ())
+        context = known.context if self.context is None else self.context
+        return Sent(self.prefix or known.prefix, context)
+
+
+@attrs.frozen(eq=False, repr=False)
 class ModelRequest(Data):
     """What goes on the wire for one model call: history, instructions and the layers' additions, kept apart.
 
@@ -400,6 +440,19 @@ class ModelRequest(Data):
             return self.messages
         tail = Message("user", tuple([TextPart(text) for text in self.context]))
         return Messages(self.messages, len(self.messages), (tail,))
+
+    def beside(self, known: Sent | None, history: Sequence[Message]) -> tuple[Sent | None, Sent, bool]:
+        """Return what this has beside a history that is not known, all that is known then, and whether that is all."""
+        messages = self.messages
+        is_history = type(messages) is Messages and messages.is_all_of(history)
+        if known is not None and known.prefix is not None and known.prefix.is_of(self):
+            if known.context == self.context:
+                return None, known, is_history
+            sent = Sent(context=self.context)
+        else:
+            context = None if self.context == (known.context if known else ()) else self.context
+            sent = Sent(RequestPrefix(self.instructions, self.tools, self.settings, self.output), context)
+        return sent, sent.after(known), is_history
 
 
 @attrs.frozen(eq=False, repr=False)

@@ -136,6 +136,7 @@ async def _load(
         is_resumed=bool(log.events),
         has_open_turn=past.open_turn is not None,
         queue=past.queue,
+        sent=past.sent,
         filters=parent.session.filters if parent else (),
         early=[],
         parent=parent,

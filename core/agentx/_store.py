@@ -31,7 +31,7 @@ from ._events import (
     UserInput,
 )
 from ._ledger import Accounts
-from ._messages import Message, ToolResult, Totals
+from ._messages import Message, Sent, ToolResult, Totals
 
 
 class SessionLog(Protocol):
@@ -136,6 +136,8 @@ class Replay:
     """The turn that paused, or that was running when its process ended."""
     queue: dict[int, InputQueued] = attrs.Factory(dict)
     """Messages that wait to be delivered, by `seq`."""
+    sent: dict[str, Sent] = attrs.Factory(dict)
+    """What the last request had beside the history; those of plugins' own calls by the plugin."""
     seq: int = 0
     _calls: list[str] = attrs.Factory(list)
     _results: dict[str, ToolResult] = attrs.Factory(dict)
@@ -156,6 +158,9 @@ class Replay:
             self.queue[event.seq] = event
         elif isinstance(event, ModelAttempt):
             self.totals.add(event.usage)
+            if event.sent is not None:
+                by = event.asked_by or ""
+                self.sent[by] = event.sent.after(self.sent.get(by))
         elif isinstance(event, ModelEnd):
             self._model_end(event)
         elif isinstance(event, ToolResultEvent):
@@ -167,7 +172,7 @@ class Replay:
         elif isinstance(event, TurnEnd):
             self.open_turn = event.turn_id if event.status == "paused" else None
         elif isinstance(event, SessionRewound):
-            self.history[event.kept :] = event.messages
+            self.history = [*self.history[: event.kept], *event.messages]
             self.state = {plugin: dict(values) for plugin, values in event.state.items()}
             self.open_turn, self._calls = None, []
         elif isinstance(event, SessionForked):

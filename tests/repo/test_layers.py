@@ -39,6 +39,7 @@ ORDER = (
     "_parallel",
     "_result",
     "_frames",
+    "_recording",
     "_approval",
     "_unfinished",
     "_history",

@@ -28,7 +28,7 @@ DELTAS = 5000
 PLAIN = 100
 WARM = 3
 LIMITS = {"stream": 0.5, "plain": 0.7}
-DIALECTS = ("openai-chat", "openai-responses")
+DIALECTS = ("openai-chat", "openai-responses", "anthropic-messages")
 """Modules of `dialects`, with `-` for `_`: each has `PLAIN` and `STREAM`, the bodies, and for ours and the SDK
 `async def open(url)`, `stream(client)` and `plain(client)`, which return how many deltas or characters came."""
 

@@ -52,6 +52,17 @@ def loop_token() -> Any:
     return asyncio.get_running_loop()
 
 
+def loop_clock() -> Callable[[], float]:
+    """Return the running loop's clock, for who reads it so often that looking for the loop each time shows."""
+    if in_trio():
+        import trio
+
+        return trio.current_time
+    import asyncio
+
+    return asyncio.get_running_loop().time
+
+
 def in_loop(token: Any, fn: Callable[[], None]) -> None:
     """Call `fn` in the event loop that `token` stands for: at once if this is it, else soon."""
     try:

@@ -11,7 +11,7 @@ import ipaddress
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
 
@@ -29,7 +29,7 @@ from agentx._errors import (
     RequestRejectedError,
     StreamCutError,
 )
-from agentx._host import loop_token
+from agentx._host import loop_clock, loop_token
 
 from ._sse import Event, SSEDecoder
 
@@ -197,6 +197,7 @@ class Exchange:
         self._model = model
         self._silence = anyio.CancelScope()
         self._whole = anyio.CancelScope()
+        self._now: Callable[[], float] = anyio.current_time
         self._response: httpx.Response | None = None
         self._body: Any = None
         self._ended = False
@@ -206,8 +207,9 @@ class Exchange:
         self.headers: Mapping[str, str] = {}
 
     async def __aenter__(self) -> Exchange:
+        self._now = loop_clock()
         if self._total is not None:
-            self._whole.deadline = anyio.current_time() + self._total
+            self._whole.deadline = self._now() + self._total
         self._whole.__enter__()
         self._silence.__enter__()
         try:
@@ -221,7 +223,7 @@ class Exchange:
 
     async def _send(self) -> None:
         waits = self._timeouts
-        self._silence.deadline = anyio.current_time() + waits.connect + waits.first_byte + _GRACE
+        self._silence.deadline = self._now() + waits.connect + waits.first_byte + _GRACE
         try:
             response = await self._client.send(self._request, stream=True, follow_redirects=False)
         except httpx.HTTPError as error:
@@ -278,7 +280,7 @@ class Exchange:
         """
         waits = self._timeouts
         wait = waits.idle if self._phase == "idle" else waits.first_byte
-        self._silence.deadline = anyio.current_time() + wait
+        self._silence.deadline = self._now() + wait
         try:
             piece: bytes = await self._body.__anext__()
         except StopAsyncIteration:

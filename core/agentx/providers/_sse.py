@@ -35,7 +35,7 @@ class SSEDecoder:
         self._size = 0
         self._begun = False
         self._after_cr = False
-        self._name = b""
+        self._name = ""
         self._data: list[bytes] = []
 
     def feed(self, chunk: bytes) -> list[Event]:
@@ -44,6 +44,10 @@ class SSEDecoder:
         Raises:
             BadResponseError: an event is larger than the limit.
         """
+        if self._begun and not (self._rest or self._data or self._name or self._after_cr):
+            event = _one_event(chunk)
+            if event is not None and len(chunk) <= self._max:
+                return [event]
         if not self._begun:
             chunk = self._without_mark(chunk)
         if self._after_cr and chunk:
@@ -69,21 +73,25 @@ class SSEDecoder:
             if line.startswith(b"data:"):
                 data = line[6:] if line.startswith(b" ", 5) else line[5:]
                 self._data.append(data)
-                self._grow(len(data))
+                self._size += len(data)
+                if self._size > self._max:
+                    raise self._too_large()
             elif line:
                 self._field(line)
-            else:
+            elif self._data:
                 data = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
                 if data:
-                    events.append((self._name.decode("utf-8", "replace"), data))
-                self._name, self._data, self._size = b"", [], 0
+                    events.append((self._name, data))
+                self._name, self._data, self._size = "", [], 0
+            else:
+                self._name = ""
         return events
 
     def _field(self, line: bytes) -> None:
         """Read a line that is not plainly data; `id` and `retry` are for reconnecting, which no provider allows."""
         name, _, value = line.partition(b":")
         if name == b"event":
-            self._name = value.removeprefix(b" ")
+            self._name = value.removeprefix(b" ").decode("utf-8", "replace")
         elif name == b"data":
             self._data.append(b"")
 
@@ -97,7 +105,10 @@ class SSEDecoder:
     def _grow(self, size: int) -> None:
         self._size += size
         if self._size > self._max:
-            raise BadResponseError(f"an event of the stream is larger than {self._max} bytes")
+            raise self._too_large()
+
+    def _too_large(self) -> BadResponseError:
+        return BadResponseError(f"an event of the stream is larger than {self._max} bytes")
 
     def _without_mark(self, chunk: bytes) -> bytes:
         """Drop a byte order mark at the very beginning, however it is split."""
@@ -108,3 +119,16 @@ class SSEDecoder:
             return b""
         self._begun = True
         return chunk.removeprefix(_BOM)
+
+
+def _one_event(chunk: bytes) -> Event | None:
+    """Return the event of a chunk that is exactly one, which is how most servers send them; else nothing."""
+    head, mark, tail = chunk.partition(b"data: ")
+    end = len(tail) - 2
+    if end <= 0 or not mark or tail.find(b"\n") != end or not tail.endswith(b"\n\n") or b"\r" in chunk:
+        return None
+    if not head:
+        return "", tail[:end]
+    if head.startswith(b"event: ") and head.find(b"\n") == len(head) - 1:
+        return head[7:-1].decode("utf-8", "replace"), tail[:end]
+    return None

@@ -174,6 +174,9 @@ class Answer:
     async def _piece(self, index: int | None, delta: Delta, data: bytes) -> None:
         block = self._open.get(index) if index is not None else self._last
         kind = delta.type
+        if kind == "text_delta" and block is not None and delta.text:  # nearly all of them
+            await self._out.text(delta.text, block.key)
+            return
         if block is None:  # its beginning is missing
             block = self._opened(
                 index, {"text_delta": "text", "input_json_delta": "tool_use"}.get(kind, "thinking"), {}

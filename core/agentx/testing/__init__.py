@@ -25,4 +25,9 @@ from ._models import ScriptError as ScriptError
 from ._models import call as call
 from ._models import count_tokens as count_tokens
 from ._models import pieces as pieces
+from ._replay import ReplayError as ReplayError
+from ._replay import ReplayModel as ReplayModel
+from ._replay import read_events as read_events
+from ._replay import record as record
+from ._replay import write_events as write_events
 from ._scenario import Subject as Subject

@@ -93,11 +93,11 @@ class AnthropicModel:
         provider, options = self._provider, self._provider.options()
         able = check_model(request, self._traits, options, model=self.name)
         check_request(request, model=self.name, settings=able, capabilities=self.capabilities)
-        credentials = provider.credentials()
         conversation, dropped = self._conversation(request)
+        wire = wire_of(request, conversation, options, self._traits, id=self.id, model=self.name)
+        credentials = provider.credentials()
         if dropped:
             await emit(AdaptedDelta(dropped))
-        wire = wire_of(request, conversation, options, self._traits, id=self.id, model=self.name)
         exchange = provider.connection.post(
             "/v1/messages",
             to_json(wire.body),

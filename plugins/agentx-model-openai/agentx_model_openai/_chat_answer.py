@@ -9,9 +9,8 @@ from typing import Any
 import msgspec
 
 from agentx import BadResponseError, ModelError, ModelResponse, StreamCutError
-from agentx.providers import Exchange
+from agentx.providers import Exchange, Reading
 
-from ._answer import Reading
 from ._chat_request import REFUSAL
 from ._errors import failure_of
 from ._wire import Call, ChatUsage, Chunk, Delta

@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from agentx import FilePart, Message, ModelRequest, TextPart, ThinkingPart, ToolCall, ToolResult
+from agentx import (
+    FilePart,
+    Message,
+    ModelRequest,
+    ModelSettings,
+    OutputFormat,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
 from agentx.providers import SETTINGS
 
 from ._files import chat_part
@@ -23,8 +34,21 @@ def body_of(
     Args:
         messages: the history as this server can read it.
     """
-    settings = request.settings
     body: dict[str, Any] = {"model": model, "messages": list(_messages(request.instructions, messages, quirks))}
+    body.update(_sampling(request.settings, quirks))
+    if request.tools:
+        body["tools"] = [{"type": "function", "function": _function(tool)} for tool in request.tools]
+        body.update(_tool_use(request.settings))
+    if request.output is not None:
+        body["response_format"] = {"type": "json_schema", "json_schema": _schema(request.output)}
+    if stream:
+        body["stream"] = True
+        if quirks.stream_usage:
+            body["stream_options"] = {"include_usage": True}
+    return {**body, **request.settings.extra}
+
+
+def _sampling(settings: ModelSettings, quirks: Quirks) -> dict[str, Any]:
     given = {
         quirks.max_tokens: settings.max_tokens,
         "temperature": settings.temperature,
@@ -34,36 +58,26 @@ def body_of(
         "reasoning_effort": settings.reasoning_effort,
         "service_tier": settings.service_tier,
     }
-    body.update({name: value for name, value in given.items() if value is not None})
-    if request.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "function": {"name": tool.name, "description": tool.description, "parameters": dict(tool.schema)},
-            }
-            for tool in request.tools
-        ]
-        body.update(_tool_use(request))
-    if request.output is not None:
-        output = request.output
-        schema = {"name": output.name, "schema": dict(output.schema), "strict": output.strict}
-        schema.update({"description": output.description} if output.description else {})
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    if stream:
-        body["stream"] = True
-        if quirks.stream_usage:
-            body["stream_options"] = {"include_usage": True}
-    return {**body, **settings.extra}
+    return {name: value for name, value in given.items() if value is not None}
 
 
-def _tool_use(request: ModelRequest) -> dict[str, Any]:
+def _function(tool: ToolSpec) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "parameters": dict(tool.schema)}
+
+
+def _schema(output: OutputFormat) -> dict[str, Any]:
+    said = {"name": output.name, "schema": dict(output.schema), "strict": output.strict}
+    return {**said, **({"description": output.description} if output.description else {})}
+
+
+def _tool_use(settings: ModelSettings) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    choice = request.settings.tool_choice
+    choice = settings.tool_choice
     if choice is not None:
         is_name = choice not in ("auto", "none", "required")
         found["tool_choice"] = {"type": "function", "function": {"name": choice}} if is_name else choice
-    if request.settings.parallel_tool_calls is not None:
-        found["parallel_tool_calls"] = request.settings.parallel_tool_calls
+    if settings.parallel_tool_calls is not None:
+        found["parallel_tool_calls"] = settings.parallel_tool_calls
     return found
 
 

@@ -18,6 +18,7 @@ from agentx import (
 from agentx.providers import (
     Assembler,
     Exchange,
+    Reading,
     Timeouts,
     Totals,
     adapt,
@@ -29,7 +30,6 @@ from agentx.providers import (
 )
 
 from . import _chat_answer, _chat_request, _responses_answer, _responses_request
-from ._answer import Reading
 from ._errors import CODES, failure_in
 from ._files import chat_can_read, is_text, responses_can_read
 from ._probe import check_tools
@@ -130,7 +130,7 @@ class OpenAIModel:
         async with exchange:
             if exchange.status != 200:
                 raise await self._error(exchange, credentials)
-            reading = Reading(self.name, out, exchange.headers, credentials.secrets)
+            reading = Reading(self.name, out, exchange.headers, credentials.secrets, CODES)
             return await self._read(exchange, reading, streams=streams)
 
     def _described(self, can: Any) -> str:

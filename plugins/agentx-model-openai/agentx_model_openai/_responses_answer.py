@@ -8,9 +8,8 @@ from typing import Any
 import msgspec
 
 from agentx import BadResponseError, ModelResponse, OpaquePart, StreamCutError
-from agentx.providers import Exchange
+from agentx.providers import Exchange, Reading
 
-from ._answer import Reading
 from ._errors import failure_of
 from ._wire import Content, Event, Item, Response, ResponsesUsage
 

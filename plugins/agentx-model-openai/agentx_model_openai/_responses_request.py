@@ -5,7 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from agentx import FilePart, Message, ModelRequest, OpaquePart, Part, TextPart, ThinkingPart, ToolCall, ToolResult
+from agentx import (
+    FilePart,
+    Message,
+    ModelRequest,
+    ModelSettings,
+    OpaquePart,
+    OutputFormat,
+    Part,
+    TextPart,
+    ThinkingPart,
+    ToolCall,
+    ToolResult,
+    ToolSpec,
+)
 from agentx.providers import SETTINGS
 
 from ._files import responses_part
@@ -38,51 +51,46 @@ def body_of(
         body["instructions"] = request.instructions
     if encrypted and not store:
         body["include"] = [ENCRYPTED]
-    given = {
-        "max_output_tokens": settings.max_tokens,
-        "temperature": settings.temperature,
-        "top_p": settings.top_p,
-        "service_tier": settings.service_tier,
-    }
-    body.update({name: value for name, value in given.items() if value is not None})
-    reasoning = {"effort": settings.reasoning_effort, "summary": summary}
-    reasoning = {name: value for name, value in reasoning.items() if value is not None}
-    if reasoning:
-        body["reasoning"] = reasoning
+    body.update(_sampling(settings, summary))
     if request.tools:
-        body["tools"] = [
-            {
-                "type": "function",
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": dict(tool.schema),
-                "strict": False,  # the default is true, and then most schemas are refused
-            }
-            for tool in request.tools
-        ]
-        body.update(_tool_use(request))
+        body["tools"] = [_function(tool) for tool in request.tools]
+        body.update(_tool_use(settings))
     if request.output is not None:
-        body["text"] = {"format": _output_format(request)}
+        body["text"] = {"format": _output_format(request.output)}
     if stream:
         body["stream"] = True
     return {**body, **settings.extra}
 
 
-def _tool_use(request: ModelRequest) -> dict[str, Any]:
+def _sampling(settings: ModelSettings, summary: str | None) -> dict[str, Any]:
+    reasoning = {"effort": settings.reasoning_effort, "summary": summary}
+    given = {
+        "max_output_tokens": settings.max_tokens,
+        "temperature": settings.temperature,
+        "top_p": settings.top_p,
+        "service_tier": settings.service_tier,
+        "reasoning": {name: value for name, value in reasoning.items() if value is not None} or None,
+    }
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _function(tool: ToolSpec) -> dict[str, Any]:
+    named = {"type": "function", "name": tool.name, "description": tool.description}
+    return {**named, "parameters": dict(tool.schema), "strict": False}  # true by default, which refuses most schemas
+
+
+def _tool_use(settings: ModelSettings) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    choice = request.settings.tool_choice
+    choice = settings.tool_choice
     if choice is not None:
-        found["tool_choice"] = (
-            choice if choice in ("auto", "none", "required") else {"type": "function", "name": choice}
-        )
-    if request.settings.parallel_tool_calls is not None:
-        found["parallel_tool_calls"] = request.settings.parallel_tool_calls
+        is_name = choice not in ("auto", "none", "required")
+        found["tool_choice"] = {"type": "function", "name": choice} if is_name else choice
+    if settings.parallel_tool_calls is not None:
+        found["parallel_tool_calls"] = settings.parallel_tool_calls
     return found
 
 
-def _output_format(request: ModelRequest) -> dict[str, Any]:
-    output = request.output
-    assert output is not None
+def _output_format(output: OutputFormat) -> dict[str, Any]:
     wire = {"type": "json_schema", "name": output.name, "schema": dict(output.schema), "strict": output.strict}
     return {**wire, **({"description": output.description} if output.description else {})}
 

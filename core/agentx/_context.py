@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, cast, overloa
 import anyio
 import attrs
 
-from ._approval import approve
+from ._approval import Decision, approve
 from ._codec import to_plain
 from ._errors import CodecError, HookError, ServiceError, StateError
 from ._events import Event, PluginEvent, PromptPrefixChanged, StateUpdated, ToolProgress
@@ -758,21 +758,26 @@ class ToolContext(TurnContext, Generic[Deps]):
         call = self._frame.call
         return ToolResult(call.id, call.name, (TextPart(f"denied: {reason}"),), "denied")
 
-    async def require_approval(self, reason: str, *, expires: float | None = None) -> None:
-        """Return when somebody has approved this call, perhaps with other arguments: `ctx.args`.
+    async def require_approval(
+        self, reason: str, *, expires: float | None = None, scopes: Sequence[str] = (), covers: str = ""
+    ) -> Decision:
+        """Return the decision, an `Approve` or an `Edit`, when somebody has let this call run.
 
-        Who decides is an `Approver` that a plugin provides, or whoever resumes the session. Until then the call is
-        pending, others of its step go on, and the turn ends as `paused`.
+        After an `Edit`, `ctx.args` has the other arguments. Who decides is an `Approver` that a plugin provides, or
+        whoever resumes the session. Until then the call is pending, others of its step go on, and the turn ends as
+        `paused`.
 
         Args:
             reason: for who decides.
             expires: seconds after which it counts as denied.
+            scopes: of `session` and `always`, what an `Approve` may say. It is the layer that then remembers it.
+            covers: what such an approval lets run, for who decides.
 
         Raises:
             ToolFailed: it was denied, or answered in the tool's place; becomes the call's result.
         """
         self._changes("require_approval")
-        await approve(self._frame, reason, self._by, expires)
+        return await approve(self._frame, reason, self._by, expires, scopes, covers)
 
     async def progress(self, message: str, *, done: float | None = None, total: float | None = None) -> None:
         """Report how far a tool is."""

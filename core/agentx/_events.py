@@ -248,6 +248,10 @@ class ApprovalRequested(Event):
     """Seconds since the epoch, after which it counts as denied."""
     fingerprint: str = ""
     """What a decision is bound to: a hash of session, call, tool and arguments."""
+    scopes: tuple[str, ...] = ()
+    """For how long an approval may hold beside `once`: `session`, `always`."""
+    covers: str = ""
+    """What such an approval lets run."""
 
 
 @attrs.frozen(eq=False, repr=False)
@@ -262,6 +266,8 @@ class ApprovalDecided(Event):
     args: Mapping[str, Any] | None = None
     fingerprint: str = ""
     """That of the request."""
+    scope: str = "once"
+    """How long an approval holds."""
 
 
 @attrs.frozen(eq=False, repr=False)

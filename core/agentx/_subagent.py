@@ -79,7 +79,7 @@ def _pause(ctx: ToolContext, turn: TurnFrame, session: Session[Any]) -> None:
     for call in session.pending:
         where = f"{ctx.call_id}/{call.call_id}"
         facts = (where, call.tool, call.args, call.reason, call.by, call.expires, call.fingerprint)
-        turn.session.record(ApprovalRequested, *facts)
+        turn.session.record(ApprovalRequested, *facts, call.scopes, call.covers)
     turn.pausing = {*(turn.pausing or ()), ctx.call_id}
     raise PauseSignal(f"sub-agent {session._agent.name} waits for decisions")
 

@@ -14,6 +14,7 @@ from ._approval import facts_of
 from ._calls import cleaned, close_calls, parse_arguments
 from ._errors import (
     AbortSignal,
+    ApprovalError,
     ConfigError,
     HookError,
     PauseSignal,
@@ -94,11 +95,17 @@ async def resume_turn(
         await _wait_until_idle(frame, options.on_busy)
     found = unfinished(frame.log.events) if frame.has_open_turn else None
     if found is None or found.input is None:
+        if decisions:
+            logger.warning("session %r refused decisions about %s: no call waits", frame.id, ", ".join(decisions))
         raise SessionError(f"session {frame.id!r} has no turn to resume")
-    bound = bind(found, decisions)
+    try:
+        bound = bind(found, decisions)
+    except ApprovalError as error:
+        logger.warning("session %r refused a decision: %s", frame.id, error)
+        raise
     turn = _resumed(frame, found, options)
     for pending, decision in bound:
-        frame.record(ApprovalDecided, pending.call_id, *facts_of(decision), pending.fingerprint)
+        frame.record(ApprovalDecided, *facts_of(decision, pending))
         turn.decisions = {**turn.decisions, pending.call_id: (pending.fingerprint, decision)}
     decided = {pending.call_id.partition("/")[0] for pending, _ in bound}
     turn.held = frozenset([key.partition("/")[0] for key in found.pending]) - decided

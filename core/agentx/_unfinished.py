@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from ._approval import Approve, Decision, Deny, PendingCall, check_decision, decision_of
+from ._approval import TOO_LATE, Decision, Deny, PendingCall, check_decision, decision_of
 from ._errors import ApprovalError
 from ._events import (
     ApprovalDecided,
@@ -105,6 +105,8 @@ class Unfinished:
                 event.time,
                 event.expires,
                 event.fingerprint,
+                tuple(event.scopes),
+                event.covers,
             )
         elif isinstance(event, ApprovalDecided):
             self.pending.pop(event.call_id, None)
@@ -148,11 +150,11 @@ def bind(open_turn: Unfinished, decisions: Mapping[str, Any]) -> list[tuple[Pend
         if pending is None:
             waiting = ", ".join(open_turn.pending) or "none"
             raise ApprovalError(f"no call {call_id!r} waits for a decision in this session; waiting: {waiting}")
-        check_decision(decision, call_id)
-        if pending.has_expired and isinstance(decision, Approve):
-            decision = Deny("the time to approve it is over", decision.by)
+        check_decision(decision, pending)
+        if pending.has_expired and not isinstance(decision, Deny):
+            decision = Deny(TOO_LATE, decision.by)
         bound.append((pending, decision))
     for call_id, pending in open_turn.pending.items():
         if pending.has_expired and call_id not in decisions:
-            bound.append((pending, Deny("the time to approve it is over")))
+            bound.append((pending, Deny(TOO_LATE)))
     return bound

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import anyio
@@ -11,6 +12,7 @@ import pytest
 
 from agentx import (
     Agent,
+    ApprovalDecided,
     ApprovalError,
     Approve,
     Deny,
@@ -344,7 +346,14 @@ class Asked:
         return self.decisions.pop(0)
 
 
-def deciding(asked: Asked) -> Callable[..., Any]:
+class Sleeps:
+    """Somebody who does not answer."""
+
+    async def decide(self, call: PendingCall) -> Any:
+        await anyio.sleep_forever()
+
+
+def deciding(asked: Any) -> Callable[..., Any]:
     from agentx import Approver
 
     async def provides(ctx: SessionContext, call_next: Any) -> None:
@@ -379,6 +388,69 @@ async def test_an_approver_that_answers_nonsense_approves_nothing() -> None:
         with pytest.raises(ApprovalError):
             await session.run("go")
     assert bank.paid == []
+
+
+async def test_an_approver_that_does_not_answer_in_time_has_denied() -> None:
+    async def guard(ctx: ToolContext, call_next: Any) -> Any:
+        await ctx.require_approval("quick", expires=0.01)
+        return await call_next()
+
+    bank = Bank()
+    agent = agent_of([call("look")], "done", tools=bank.tools).use(session=deciding(Sleeps())).use(tool=guard)
+    async with agent.session() as session:
+        assert (await session.run("go")).status == "completed"
+        assert results_of(session)["look"] == ("denied", "denied: the time to approve it is over")
+    assert bank.looks == 0
+
+
+# What else a decision is bound to
+
+
+async def asks(ctx: ToolContext, call_next: Any) -> Any:
+    decision = await ctx.require_approval("why not", scopes=("session",), covers="all looks")
+    ctx.emit("decided", decision=type(decision).__name__, scope=getattr(decision, "scope", ""))
+    return await call_next()
+
+
+async def test_an_approval_may_hold_for_longer_where_the_asking_layer_says_so() -> None:
+    async with agent_of([call("look")], "done", tools=Bank().tools).use(tool=asks).session() as session:
+        waiting = await paused(agent_of(), session)
+        assert (session.pending[0].scopes, session.pending[0].covers) == (("session",), "all looks")
+        with pytest.raises(ApprovalError, match="holds 'once' or 'session', not 'always'"):
+            await session.resume({waiting: Approve(scope="always")})
+        await session.resume({waiting: Approve(scope="session")})
+        (event,) = [event for event in session.events if kind_of(event) == "plugin.function.asks.decided"]
+        (decided,) = [event for event in session.events if isinstance(event, ApprovalDecided)]
+    assert event.data == {"decision": "Approve", "scope": "session"}  # type: ignore[attr-defined]  # the kind says so
+    assert decided.scope == "session"
+
+
+@pytest.mark.parametrize("decision", [Approve, Deny, partial(Edit, {"euro": 1}), partial(Respond, "paid")])
+async def test_a_decision_may_say_what_was_shown_and_is_refused_where_that_has_changed(
+    decision: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    bank = Bank()
+    async with agent_of(ASK, "done", tools=bank.tools).session("s") as session:
+        waiting = await paused(agent_of(), session)
+        with pytest.raises(ApprovalError, match="other arguments"):
+            await session.resume({waiting: decision(fingerprint="of something else")})
+        assert bank.paid == []
+        assert "session 's' refused a decision" in caplog.text
+        fingerprint = session.pending[0].fingerprint
+        assert (await session.resume({waiting: decision(fingerprint=fingerprint)})).status == "completed"
+
+
+@pytest.mark.parametrize("decision", [Approve(), Edit({}), Respond("seen")])
+async def test_only_a_denial_comes_in_time_when_the_time_is_over(decision: Any) -> None:
+    async def guard(ctx: ToolContext, call_next: Any) -> Any:
+        await ctx.require_approval("quick", expires=0.0)
+        return await call_next()
+
+    bank = Bank()
+    async with agent_of([call("look")], "done", tools=bank.tools).use(tool=guard).session() as session:
+        await session.resume({await paused(agent_of(), session): decision})
+        assert results_of(session)["look"][0] == "denied"
+    assert bank.looks == 0
 
 
 # Sub-agents

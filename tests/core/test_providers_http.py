@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -263,6 +267,34 @@ async def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatc
         assert (await ask(connection))[0] == 200
         await connection.aclose()
     assert proxy.requests[0].path == "http://api.example.test/v1/chat"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> tuple[Path, Path]:
+    """A certificate of this machine that nobody trusts, and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl is not installed")
+    made, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(made)]
+    subprocess.run(command, check=True, capture_output=True)
+    return made, key
+
+
+async def test_certificates_of_the_environment_are_trusted_and_others_not(
+    certificate: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    with WireServer([reply(200, body={})], tls=context) as server:
+        connection = Connection(server.url)
+        with pytest.raises(ModelConnectionError, match="certificate verify failed"):
+            await ask(connection)
+        await connection.aclose()
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+        assert (await ask(connection))[0] == 200
+        await connection.aclose()
 
 
 async def test_what_an_address_holds_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:

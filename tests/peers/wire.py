@@ -10,6 +10,7 @@ import contextlib
 import itertools
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -77,7 +78,8 @@ Script = Sequence[Answer] | Callable[[Request], Answer]
 class WireServer:
     """Answers the n-th request with the n-th answer (the last one again and again), or with what a function returns."""
 
-    def __init__(self, script: Script) -> None:
+    def __init__(self, script: Script, *, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.requests: list[Request] = []
         self.connections = 0
         self._script = script
@@ -89,7 +91,8 @@ class WireServer:
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+        scheme = "https" if self._tls else "http"
+        return f"{scheme}://127.0.0.1:{self._listener.getsockname()[1]}"
 
     def __enter__(self) -> WireServer:
         self._start(self._accept)
@@ -124,6 +127,8 @@ class WireServer:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
+            if self._tls is not None:
+                connection = self._tls.wrap_socket(connection, server_side=True)
             with connection, connection.makefile("rb") as reader:
                 while (request := _read_request(reader)) is not None:
                     with self._lock:

@@ -7,10 +7,12 @@ something comes. What is limited is silence, in three phases (`Timeouts`).
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 import math
 import os
 import re
+import ssl
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any
@@ -152,7 +154,9 @@ class Connection:
             return self._given
         loop = loop_token()
         if self._client is None or self._loop != loop:  # one of a loop that is gone cannot be closed any more
-            self._client, self._loop = httpx.AsyncClient(headers=_HEADERS, limits=_LIMITS, timeout=None), loop
+            certificates = _certificates(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+            client = httpx.AsyncClient(verify=certificates, headers=_HEADERS, limits=_LIMITS, timeout=None)
+            self._client, self._loop = client, loop
         return self._client
 
     async def aclose(self) -> None:
@@ -354,7 +358,7 @@ class Exchange:
         host = self._request.url.host
         port = self._request.url.port
         where = f"{host}:{port}" if port else host
-        words = " ".join(str(error).split())[:200]
+        words = _words(error)
         said = f": {words}" if words else ""
         if isinstance(error, httpx.ConnectTimeout):
             return ModelTimeoutError(f"{self._model}: no connection to {where} within {self._timeouts.connect:g} s")
@@ -371,6 +375,22 @@ class Exchange:
         if isinstance(error, httpx.DecodingError):
             return BadResponseError(f"{self._model}: the answer of {where} cannot be decompressed")
         return ModelConnectionError(f"{self._model}: the connection to {where} broke before the answer{said}")
+
+
+def _words(error: BaseException | None) -> str:
+    """Return what an error says, or what is behind it; trio's own say nothing."""
+    while error is not None:
+        words = " ".join(str(error).split())[:200]
+        if words:
+            return words
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+@functools.lru_cache(maxsize=4)
+def _certificates(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """Return what httpx trusts under these variables; reading it takes 30 ms, too long for each opening of an agent."""
+    return httpx.create_ssl_context()
 
 
 def _checked_url(text: str) -> httpx.URL:

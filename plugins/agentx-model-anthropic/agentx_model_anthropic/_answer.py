@@ -13,7 +13,7 @@ from agentx.providers import Exchange, Reading
 
 from ._conversation import CONTAINER
 from ._errors import failure_of, said_in
-from ._wire import ANYTHING, EVENT, MESSAGE, Delta, Event, Message, Usage
+from ._wire import ANYTHING, EVENT, MESSAGE, Event, Message, Usage
 
 STOP_REASONS: Mapping[str, str] = {
     "end_turn": "end_turn",
@@ -43,12 +43,10 @@ async def read_stream(exchange: Exchange, reading: Reading, emit: Emit) -> Model
     answer = Answer(reading, emit)
     while (events := await exchange.events()) is not None:
         for name, data in events:
-            if data == b"[DONE]":
+            if name == "content_block_delta":  # nearly all of them
+                await answer.piece(reading.decode(data, EVENT), data)
                 continue
-            if name == "error":
-                raise answer.error(data)
-            event = reading.decode(data, EVENT)
-            done = await answer.take(event.type or name, event, data)
+            done = await answer.take(name, data)
             if done is not None:
                 return done
     raise StreamCutError(
@@ -104,11 +102,16 @@ class Answer:
             reading = attrs.evolve(reading, headers={**reading.headers, "request-id": request_id})
         return reading.error(failure_of(value))
 
-    async def take(self, kind: str, event: Event, data: bytes) -> ModelResponse | None:
+    async def take(self, name: str, data: bytes) -> ModelResponse | None:
         """Take one event; returns the response if it was the last."""
+        if data == b"[DONE]":
+            return None
+        if name == "error":
+            raise self.error(data)
+        event = self._reading.decode(data, EVENT)
+        kind = event.type or name
         if kind == "content_block_delta":
-            if event.delta is not None:
-                await self._piece(event.index, event.delta, data)
+            await self.piece(event, data)
         elif kind == "content_block_start":
             await self.start(event.index, event.content_block or {})
         elif kind == "content_block_stop":
@@ -171,16 +174,16 @@ class Answer:
         self._count += 1
         return block
 
-    async def _piece(self, index: int | None, delta: Delta, data: bytes) -> None:
-        block = self._open.get(index) if index is not None else self._last
-        kind = delta.type
-        if kind == "text_delta" and block is not None and delta.text:  # nearly all of them
-            await self._out.text(delta.text, block.key)
+    async def piece(self, event: Event, data: bytes) -> None:
+        """Take a piece of a block."""
+        delta, index = event.delta, event.index
+        if delta is None:
             return
+        kind = delta.type
+        block = self._open.get(index) if index is not None else self._last
         if block is None:  # its beginning is missing
-            block = self._opened(
-                index, {"text_delta": "text", "input_json_delta": "tool_use"}.get(kind, "thinking"), {}
-            )
+            missing = {"text_delta": "text", "input_json_delta": "tool_use"}.get(kind, "thinking")
+            block = self._opened(index, missing, {})
         if kind == "text_delta":
             await self._out.text(delta.text or "", block.key)
         elif kind == "input_json_delta":

@@ -240,7 +240,7 @@ async def test_a_missing_key_is_named_before_any_request(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(
-    "asked", [{"parallel_tool_calls": False}, {"service_tier": "flex"}, {"temperature": float("nan")}]
+    "asked", [{"parallel_tool_calls": False}, {"reasoning_effort": "none"}, {"temperature": float("nan")}]
 )
 async def test_what_the_dialect_cannot_say_is_refused_before_any_request(asked: dict[str, Any]) -> None:
     with WireServer([]) as server:
@@ -343,9 +343,10 @@ async def test_a_history_is_sent_as_google_reads_it() -> None:
     assert "thoughtSignature" not in answer["parts"][3]
     response = results["parts"][0]["functionResponse"]
     assert (response["id"], response["response"]) == ("c1", {"result": "1"})
-    assert results["parts"][1]["fileData"] == {"mimeType": "image/png", "fileUri": "https://x.example/a.png"}
-    assert results["parts"][2]["functionResponse"]["response"] == {"error": "no"}
-    assert [part["text"] for part in results["parts"][3:]] == ["And?", "It is noon."]
+    assert results["parts"][1]["functionResponse"]["response"] == {"error": "no"}
+    assert results["parts"][2] == {"text": "[what add c1 returned:]"}
+    assert results["parts"][3]["fileData"] == {"mimeType": "image/png", "fileUri": "https://x.example/a.png"}
+    assert [part["text"] for part in results["parts"][4:]] == ["And?", "It is noon."]
     assert body["systemInstruction"] == {"parts": [{"text": "Be brief."}]}
 
 
@@ -403,13 +404,13 @@ async def test_a_choice_of_tools_is_said(choice: str, expected: dict[str, Any]) 
     assert body["toolConfig"] == {"functionCallingConfig": expected}
 
 
-async def test_an_answer_is_held_to_a_schema_by_newer_models_only() -> None:
+async def test_an_answer_is_held_to_a_schema_beside_tools_by_newer_models_only() -> None:
     form = OutputFormat("answer", {"type": "object", "properties": {"a": {"type": "integer"}}})
-    body = await sent(asking("Hi", output=form))
-    assert body["generationConfig"]["responseMimeType"] == "application/json"
-    assert body["generationConfig"]["responseJsonSchema"] == dict(form.schema)
-    with WireServer([]) as server, pytest.raises(RequestRejectedError, match="JSON Schema"):
-        await ask(model_at(server, "gemini-2.5-flash"), asking("Hi", output=form))
+    held = {"responseMimeType": "application/json", "responseJsonSchema": dict(form.schema)}
+    assert (await sent(asking("Hi", output=form, tools=(ADD,))))["generationConfig"] == held
+    assert (await sent(asking("Hi", output=form), "gemini-2.5-flash"))["generationConfig"] == held
+    with WireServer([]) as server, pytest.raises(RequestRejectedError, match="JSON Schema beside tools"):
+        await ask(model_at(server, "gemini-2.5-flash"), asking("Hi", output=form, tools=(ADD,)))
 
 
 # Through an agent

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
-
-import msgspec
 
 from agentx import BadResponseError, FilePart, ModelError, ModelResponse, OpaquePart, StreamCutError
 from agentx.providers import Exchange, Reading
 
 from ._errors import failure_of
 from ._request import SIGNATURE
+from ._wire import BODY, EVENT, Event, FunctionCall, Usage
 
-ANYTHING: msgspec.json.Decoder[Any] = msgspec.json.Decoder()
 BLOCKED = "content_filter"
 STOP_REASONS: Mapping[str, str] = {
     "STOP": "end_turn",
@@ -26,6 +23,7 @@ STOP_REASONS: Mapping[str, str] = {
     "PROHIBITED_CONTENT": BLOCKED,
     "SPII": BLOCKED,
     "LANGUAGE": BLOCKED,
+    "MODEL_ARMOR": BLOCKED,
     "IMAGE_SAFETY": BLOCKED,
     "IMAGE_PROHIBITED_CONTENT": BLOCKED,
     "IMAGE_RECITATION": BLOCKED,
@@ -44,13 +42,13 @@ async def read_stream(exchange: Exchange, reading: Reading) -> ModelResponse:
     while (events := await exchange.events()) is not None:
         for _, data in events:
             if data != b"[DONE]":
-                await answer.take(reading.decode(data, ANYTHING))
+                await answer.take(reading.decode(data, EVENT))
     return await answer.finish()
 
 
 async def read_body(body: bytes, reading: Reading) -> ModelResponse:
     """Read an answer in one piece, or a stream that came as a list."""
-    value, answer = reading.decode(body, ANYTHING), Answer(reading)
+    value, answer = reading.decode(body, BODY), Answer(reading)
     for one in value if isinstance(value, list) else [value]:
         await answer.take(one)
     return await answer.finish()
@@ -62,35 +60,35 @@ class Answer:
     def __init__(self, reading: Reading) -> None:
         self._reading = reading
         self._out = reading.out
-        self._keys = count()
-        self._key: int | None = None
+        self._key = 0
         self._kind = ""
+        self._ids: set[str] = set()
         self._reason: str | None = None
         self._is_blocked = False
         self._id: str | None = None
         self._model = ""
 
-    def error(self, value: Any) -> ModelError:
+    def error(self, said: Any) -> ModelError:
         """Return the error that the server reports in an answer that began well."""
-        return self._reading.error(failure_of(value))
+        return self._reading.error(failure_of(said))
 
-    async def take(self, value: Any) -> None:
+    async def take(self, event: Event) -> None:
         """Take one event."""
-        if not isinstance(value, dict):
-            raise BadResponseError(f"{self._reading.model} sent a {type(value).__name__} in the place of an answer")
-        if "error" in value:
-            raise self.error(value)
-        self._id = value.get("responseId") or self._id
-        self._model = value.get("modelVersion") or self._model
-        await self._usage(value.get("usageMetadata"))
-        block = (value.get("promptFeedback") or {}).get("blockReason")
-        if block:
-            self._reason, self._is_blocked = str(block), True
+        if event.error is not None:
+            raise self.error(event.error)
+        self._id = event.response_id or self._id
+        self._model = event.model_version or self._model
+        if event.usage_metadata is not None:
+            await self._usage(event.usage_metadata)
+        if event.prompt_feedback is not None and event.prompt_feedback.block_reason:
+            self._reason, self._is_blocked = event.prompt_feedback.block_reason, True
             return
-        for candidate in (value.get("candidates") or ())[:1]:
-            for part in (candidate.get("content") or {}).get("parts") or ():
+        for candidate in event.candidates or ():
+            if candidate.index:  # another answer to the same question
+                continue
+            for part in (candidate.content and candidate.content.parts) or ():
                 await self._part(part)
-            self._reason = candidate.get("finishReason") or self._reason
+            self._reason = candidate.finish_reason or self._reason
 
     async def finish(self) -> ModelResponse:
         if self._reason is None:
@@ -105,58 +103,83 @@ class Answer:
             known, model=self._model or self._reading.model, id=self._id, raw_stop_reason=self._reason
         )
 
-    async def _part(self, part: Mapping[str, Any]) -> None:
-        signature = part.get(SIGNATURE)
+    async def _part(self, part: dict[str, Any]) -> None:
         text = part.get("text")
-        if isinstance(text, str) and part.get("thought"):
-            await self._out.thinking(text, self._same("thinking", bool(signature)), signature=signature)
-        elif isinstance(text, str):
-            await self._text(text, part)
-        elif isinstance(part.get("functionCall"), dict):
-            await self._call(part["functionCall"], signature)
-        elif isinstance(part.get("inlineData"), dict) and not signature:
-            self._file(part["inlineData"])
-        elif part:
-            self._kind = ""
-            self._out.add(OpaquePart(self._out.provider, dict(part)))
+        if text is not None:
+            text = self._reading.convert(text, str)
+            if len(part) == 1:  # nearly all of them
+                await self._out.text(text, self._same("text", alone=False))
+            else:
+                await self._text(text, part)
+        elif part.get("functionCall") is not None:
+            await self._call(part)
+        elif part.get("inlineData") is not None and not part.get("thought"):
+            self._file(part)
+        elif any(value is not None for value in part.values()):
+            self._keep(part)
 
     async def _text(self, text: str, part: Mapping[str, Any]) -> None:
-        """Take a piece of text; one that is signed is a part of its own, and goes back as it came."""
+        """Take a piece of text or thinking; one that is signed is a part of its own, and goes back as it came."""
         more = {name: value for name, value in part.items() if name not in ("text", "thought")}
-        if more and not text:
-            self._kind = ""
-            self._out.add(OpaquePart(self._out.provider, {"text": "", **more}))
-            return
-        key = self._same("text", bool(more))
-        await self._out.text(text, key)
-        if more and text:
-            await self._out.attach("text", more, key)
+        if part.get("thought"):
+            key = self._same("thinking", alone=bool(more))
+            await self._out.thinking(text, key, signature=self._signature(more.pop(SIGNATURE, None)))
+            if more:
+                await self._out.attach("thinking", more, key)
+        elif more and not text:
+            self._keep({"text": "", **more})
+        else:
+            key = self._same("text", alone=bool(more))
+            await self._out.text(text, key)
+            if more:
+                await self._out.attach("text", more, key)
 
-    async def _call(self, call: Mapping[str, Any], signature: Any) -> None:
-        key = self._same("call", True)
-        await self._out.call(key, id=call.get("id"), name=call.get("name"), arguments=call.get("args") or {})
-        if signature:
-            await self._out.attach("call", {SIGNATURE: signature}, key)
+    async def _call(self, part: Mapping[str, Any]) -> None:
+        call = self._reading.convert(part["functionCall"], FunctionCall)
+        if call.partial_args is not None:
+            raise BadResponseError(
+                f"{self._reading.model} streams arguments in pieces: leave out streamFunctionCallArguments",
+                usage=self._out.totals.usage(estimated=True),
+            )
+        key = self._same("call", alone=True)
+        id = call.id if call.id not in self._ids else None
+        self._ids.update([id] if id else ())
+        await self._out.call(key, id=id, name=call.name, arguments=call.args or {})
+        more = {name: value for name, value in part.items() if name != "functionCall"}
+        if more:
+            await self._out.attach("call", more, key)
 
-    def _file(self, data: Mapping[str, Any]) -> None:
+    def _file(self, part: Mapping[str, Any]) -> None:
+        """Take a file; what it is signed with stands behind it."""
+        file = self._reading.convert(part["inlineData"], dict[str, Any])
+        data = self._reading.convert(file.get("data") or "", bytes)
         self._kind = ""
-        decoded = self._reading.convert(data.get("data") or "", bytes)
-        self._out.add(FilePart(str(data.get("mimeType") or "application/octet-stream"), data=decoded))
+        self._out.add(FilePart(str(file.get("mimeType") or "application/octet-stream"), data=data))
+        signature = self._signature(part.get(SIGNATURE))
+        if signature:
+            self._keep({SIGNATURE: signature})
 
-    def _same(self, kind: str, alone: bool) -> int:
+    def _keep(self, part: dict[str, Any]) -> None:
+        self._kind = ""
+        self._out.add(OpaquePart(self._out.provider, part))
+
+    def _signature(self, value: Any) -> str | None:
+        return None if value is None else self._reading.convert(value, str)
+
+    def _same(self, kind: str, *, alone: bool) -> int:
         """Return the key of the part that a piece belongs to: the last one, if it is of its kind and not closed."""
-        if self._key is None or self._kind != kind or alone:
-            self._key = next(self._keys)
+        if self._kind != kind or alone:
+            self._key += 1
         self._kind = "" if alone else kind
         return self._key
 
-    async def _usage(self, usage: Any) -> None:
-        if not isinstance(usage, dict):
-            return
-        prompt, tools = usage.get("promptTokenCount"), usage.get("toolUsePromptTokenCount")
+    async def _usage(self, usage: Usage) -> None:
+        prompt, tools = usage.prompt_token_count, usage.tool_use_prompt_token_count
+        if isinstance(prompt, int) and isinstance(tools, int):
+            prompt += tools
         await self._out.count(
-            input=prompt + (tools or 0) if isinstance(prompt, int) else None,
-            output=usage.get("candidatesTokenCount"),
-            cache_read=usage.get("cachedContentTokenCount"),
-            reasoning=usage.get("thoughtsTokenCount"),
+            input=prompt,
+            output=usage.candidates_token_count,
+            cache_read=usage.cached_content_token_count,
+            reasoning=usage.thoughts_token_count,
         )

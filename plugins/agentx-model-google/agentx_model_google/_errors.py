@@ -41,8 +41,6 @@ CODES: ErrorTable = {
     "INVALID_ARGUMENT": RequestRejectedError,
 }
 """By the reason of an `ErrorInfo`, by what kind of quota is used up, and by the status."""
-
-
 _SECONDS = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)s")
 
 
@@ -65,7 +63,7 @@ def failure_of(value: Any, status: int | None = None) -> Failure:
     said = value.get("error", value) if isinstance(value, dict) else value
     if not isinstance(said, dict):
         return Failure(said if isinstance(said, str) else "", status=status)
-    details = [item for item in said.get("details") or () if isinstance(item, dict)]
+    details = _objects(said.get("details"))
     code, message = said.get("code"), said.get("message")
     if status is None and isinstance(code, int) and 400 <= code < 600:
         status = code
@@ -73,8 +71,12 @@ def failure_of(value: Any, status: int | None = None) -> Failure:
     return Failure(message if isinstance(message, str) else "", codes, status, _wait(details))
 
 
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def _reasons(details: Sequence[Mapping[str, Any]]) -> list[Any]:
-    violations = [item for detail in details for item in detail.get("violations") or () if isinstance(item, dict)]
+    violations = [item for detail in details for item in _objects(detail.get("violations"))]
     is_daily = any("PerDay" in str(item.get("quotaId", "")) for item in violations)
     return [*(["PerDay"] if is_daily else []), *[detail.get("reason") for detail in details]]
 

@@ -86,11 +86,11 @@ class GoogleModel:
     async def respond(self, request: ModelRequest, emit: Emit) -> ModelResponse:
         provider = self._provider
         check_request(request, model=self.name, settings=CAN, capabilities=self.capabilities)
-        key = provider.key_source.key()
         history = adapt(request, provider=provider.prefix, reads=self._reads, alternate=True)
         if history.report is not None:
             await emit(history.report)
-        body = body_of(request, history.messages, self.id, show_thinking=provider.show_thinking)
+        body = body_of(request, history.messages, self.id, model=self.name, show_thinking=provider.show_thinking)
+        key = provider.key_source.key()
         verb = "streamGenerateContent" if provider.stream else "generateContent"
         exchange = provider.connection.post(
             f"{provider.models_path}/{quote(self.id, safe='')}:{verb}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
+from urllib.parse import urlsplit
 
 import attrs
 
@@ -19,7 +20,7 @@ LISTED: Mapping[str, str] = {
 }
 """Models that `agentx models` lists; any other id works too. Source: https://ai.google.dev/gemini-api/docs/models."""
 _BASE = Capabilities(
-    json_schema=False,
+    json_schema=True,
     tools=True,
     parallel_tool_calls=True,
     images=True,
@@ -33,18 +34,21 @@ _BASE = Capabilities(
 
 def is_third(model: str) -> bool:
     """Whether a model is of the third generation or newer: it thinks in levels, and holds to a schema beside tools."""
-    digits = model.rpartition("/")[2].removeprefix("gemini-")[:1]
-    return digits.isdigit() and int(digits) >= 3
+    name = model.rpartition("/")[2]
+    generation = name.removeprefix("gemini-").partition("-")[0].partition(".")[0]
+    return name.endswith("-latest") or (generation.isdecimal() and int(generation) >= 3)
 
 
 def capabilities_of(model: str) -> Capabilities:
-    if not model.rpartition("/")[2].startswith("gemini-"):
+    """Return what is known of a model; one before the third generation holds to a schema only where it has no tools."""
+    name = model.rpartition("/")[2]
+    if not name.startswith("gemini-"):
         return Capabilities()
     if is_third(model):
-        return attrs.evolve(_BASE, json_schema=True)
-    if "gemini-2.5" in model:
         return _BASE
-    return attrs.evolve(_BASE, reasoning=False, max_output=8_192)
+    if name.startswith(("gemini-1.", "gemini-2.0")):
+        return attrs.evolve(_BASE, json_schema=None, reasoning=False, max_output=8_192)
+    return attrs.evolve(_BASE, json_schema=None)
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -69,13 +73,18 @@ class GoogleProvider(HttpProvider):
         return GoogleModel(name, provider=self)
 
     def models(self) -> Sequence[ModelInfo]:
+        """Return Google's usual models, or of another server one row."""
         source = self.key_source
         origin = source.origin()
-        detail = "" if origin else source.missing()
-        return [
-            ModelInfo(f"{self.prefix}/{name}", text, bool(origin), detail, capabilities_of(name), origin)
-            for name, text in LISTED.items()
-        ]
+        ready = bool(origin) or not source.required
+        detail = "" if ready else source.missing()
+        host = urlsplit(self.url).hostname or ""
+        if host.endswith(".googleapis.com"):
+            return [
+                ModelInfo(f"{self.prefix}/{name}", text, ready, detail, capabilities_of(name), origin)
+                for name, text in LISTED.items()
+            ]
+        return [ModelInfo(f"{self.prefix}/…", f"any model of {host}", ready, detail, Capabilities(), origin)]
 
     @property
     def connection(self) -> Connection:

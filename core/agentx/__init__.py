@@ -172,6 +172,12 @@ if TYPE_CHECKING:
         StateError as StateError,
     )
     from ._errors import (
+        StoreError as StoreError,
+    )
+    from ._errors import (
+        StoreLockedError as StoreLockedError,
+    )
+    from ._errors import (
         StreamCutError as StreamCutError,
     )
     from ._errors import (
@@ -236,6 +242,9 @@ if TYPE_CHECKING:
     )
     from ._events import (
         PromptPrefixChanged as PromptPrefixChanged,
+    )
+    from ._events import (
+        RecordDamaged as RecordDamaged,
     )
     from ._events import (
         SessionEnd as SessionEnd,
@@ -409,6 +418,9 @@ if TYPE_CHECKING:
         MemoryStore as MemoryStore,
     )
     from ._store import (
+        SessionInfo as SessionInfo,
+    )
+    from ._store import (
         SessionLog as SessionLog,
     )
     from ._store import (
@@ -484,6 +496,8 @@ _WHERE = {
         "SessionError",
         "SessionPausedError",
         "StateError",
+        "StoreError",
+        "StoreLockedError",
         "StreamCutError",
         "ToolError",
         "ToolFailed",
@@ -506,6 +520,7 @@ _WHERE = {
         "ModelStart",
         "PluginEvent",
         "PromptPrefixChanged",
+        "RecordDamaged",
         "SessionEnd",
         "SessionForked",
         "SessionRewound",
@@ -576,6 +591,7 @@ _WHERE = {
     "_stream": ("Stream",),
     "_store": (
         "MemoryStore",
+        "SessionInfo",
         "SessionLog",
         "Store",
     ),

@@ -19,6 +19,7 @@ from ._errors import AgentxError, EventLoopRunningError, HookError, PluginError,
 from ._frames import AgentFrame, SessionFrame, ToolChanges, overrides
 from ._hookspecs import HOOKS
 from ._host import Host, drain, loop_token, opening
+from ._lookup import open_store
 from ._loop import ask, dispatch, steps
 from ._members import Used
 from ._messages import NO_SETTINGS, Message, ModelSettings, ToolResult, UserInput
@@ -79,7 +80,8 @@ class Agent(Generic[Deps, Out]):
         autoload: which installed plugins load: `all`, `listed`, `none`; by default as configured.
         config: a file, a mapping, or `False` for none; by default agentx.toml or pyproject.toml of the working
             directory.
-        store: where sessions live; by default in memory.
+        store: where sessions live, by default in memory: a `Store`, or a URL such as `sqlite:///sessions.db`. What a
+            URL opened is closed with the agent.
         limits: settings of `guard.limits`, such as `{"requests": 10}`.
         settings: how to sample.
         command_line: `key=value` settings that count more than all others.
@@ -96,7 +98,7 @@ class Agent(Generic[Deps, Out]):
         plugins: Sequence[str | Plugin[Any] | type[Plugin[Any]] | Callable[..., Any]] = (),
         autoload: str | None = None,
         config: str | Path | Mapping[str, Any] | bool | None = None,
-        store: Store | None = None,
+        store: Store | str | None = None,
         limits: Mapping[str, Any] | None = None,
         settings: ModelSettings | None = None,
         command_line: Sequence[str] = (),
@@ -106,7 +108,8 @@ class Agent(Generic[Deps, Out]):
         self.name = name
         self.instructions = instructions
         self.settings = settings or NO_SETTINGS
-        self.store: Store = MemoryStore() if store is None else store
+        self._store: Store | str = MemoryStore() if store is None else store
+        self._owns_store = isinstance(store, str)
         self._outputs: dict[Any, OutputType] = {}
         self._output = None if output in (None, str) else compile_output(output)
         self._tools = [item if isinstance(item, Tool) else tool(item) for item in tools]
@@ -160,6 +163,17 @@ class Agent(Generic[Deps, Out]):
         for hook, function in hooks.items():
             self._used.append(Used(function, name=name, phase=phase, hook=hook))
         return self
+
+    @property
+    def store(self) -> Store:
+        """Where sessions live."""
+        store = self._store
+        if not isinstance(store, str):
+            return store
+        with self._loading:
+            if isinstance(self._store, str):
+                self._store = open_store(self._store)
+            return self._store
 
     # Loading
 
@@ -408,8 +422,9 @@ def _check_arguments(model: Any, instructions: Any, store: Any, limits: Any, set
         raise AgentxError(f"Agent(settings=…) takes ModelSettings(…), not {type(settings).__name__}")
     if limits is not None and not isinstance(limits, Mapping):
         raise AgentxError(f"Agent(limits=…) takes a mapping such as {{'requests': 10}}, not {type(limits).__name__}")
-    if store is not None and not callable(getattr(store, "open", None)):
-        raise AgentxError(f"Agent(store=…) takes a Store such as MemoryStore(), not {type(store).__name__}")
+    if isinstance(store, type) or not (store is None or isinstance(store, str) or callable(getattr(store, "open", 0))):
+        kind = store.__name__ if isinstance(store, type) else type(store).__name__
+        raise AgentxError(f"Agent(store=…) takes a Store such as MemoryStore(), or a URL, not {kind}")
 
 
 def compile_stack(layers: Mapping[str, tuple[Any, ...]]) -> Onions:
@@ -525,6 +540,9 @@ class _Opened:
         finally:
             frame.closing = frame.closing or "ended"
             del self.agent._open[self.key]
+            if self.agent._owns_store and not self.agent._open:
+                with anyio.CancelScope(shield=True):
+                    await self.agent.store.close()
             self.closed.set()
         return error
 

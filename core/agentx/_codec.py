@@ -153,7 +153,15 @@ def decode_event(data: bytes | str, *, format: int = FORMAT) -> Event:
     Raises:
         CodecError: it is no event, or of a format that only a newer agentx reads.
     """
-    raw = decode(data)
+    return read_event(decode(data), format=format)
+
+
+def read_event(raw: Any, *, format: int = FORMAT) -> Event:
+    """Return the event of its JSON values: what `decode_event` does with the text.
+
+    Raises:
+        CodecError: they are no event, or of a format that only a newer agentx reads.
+    """
     if format > FORMAT:
         raise CodecError(f"the log has format {format}, and this agentx reads up to {FORMAT}: use a newer one")
     if not isinstance(raw, dict):

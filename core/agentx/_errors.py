@@ -20,6 +20,8 @@
     │   ├── SessionConflictError   another process writes this session
     │   ├── SessionPausedError     the session waits for decisions
     │   └── SessionClosedError     the session or agent is closed, or a layer of it failed
+    ├── StoreError                 a store cannot be opened, read or written
+    │   └── StoreLockedError       others hold its file for longer than its `busy_timeout`
     ├── OutputError                an `output=` that no JSON Schema can express
     ├── NoOutputError              `.output` of a turn that has none
     ├── TurnAborted                a plugin aborted the turn
@@ -156,6 +158,14 @@ class SessionPausedError(SessionError):
 
 class SessionClosedError(SessionError):
     code = "session-closed"
+
+
+class StoreError(AgentxError):
+    code = "store"
+
+
+class StoreLockedError(StoreError):
+    code = "store-locked"
 
 
 class OutputError(AgentxError):

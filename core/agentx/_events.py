@@ -377,6 +377,18 @@ class UnknownEvent(Event):
 
 
 @attrs.frozen(eq=False, repr=False)
+class RecordDamaged(Event):
+    """A record of the log that a store could not read; it stands where the event stood."""
+
+    kind: ClassVar[str] = "record.damaged"
+    was: str
+    """The kind of event it was."""
+    record: str
+    """What is left of it."""
+    problem: str
+
+
+@attrs.frozen(eq=False, repr=False)
 class SubAgentEvent(Event):
     """An event of a sub-agent's session, seen from its parent. `path` are the call ids that lead to it."""
 
@@ -419,6 +431,7 @@ EVENTS: Mapping[str, type[Event]] = {
         ErrorEvent,
         TurnEnd,
         PluginEvent,
+        RecordDamaged,
         SubAgentEvent,
     )
 }

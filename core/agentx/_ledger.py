@@ -93,6 +93,10 @@ class Account:
     reserved: Amount = 0
     exact: bool = True
     warned: bool = False
+    kept: Amount = 0
+    """How much of `used` a store knows of."""
+    changed: Callable[[Account], object] | None = None
+    """What a store wants to be told after a booking."""
 
 
 AccountKey = tuple[str, str, str, str]
@@ -215,6 +219,8 @@ def settle(
             else:
                 amount = measured
         account.used += amount  # type: ignore[operator]
+        if account.changed is not None:
+            account.changed(account)
         if limit.warn_at is not None and not account.warned:
             _warn(line, warn)
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from ._config import ModelTables
 from ._configure import build_provider
-from ._errors import ConfigError, PluginLoadError, UnknownProviderError
-from ._scan import MODELS, Found, Scan, load, scan
+from ._errors import ConfigError, PluginLoadError, StoreError, UnknownProviderError
+from ._scan import MODELS, STORES, Found, Scan, load, scan
 from ._settings import suggestion
 
 _EXTRAS = {
@@ -37,6 +37,9 @@ _EXTRAS = {
     ),
 }
 """By prefix: the extra of agentx-core that installs its provider."""
+
+_STORE_EXTRAS = {"postgres": "postgres", "postgresql": "postgres"}
+"""By URL scheme: the extra of agentx-core that installs its store."""
 
 
 def names(group: str, installed: Scan | None = None) -> Mapping[str, Found]:
@@ -99,3 +102,25 @@ def _offered(prefix: str, installed: Scan) -> Any:
         raise UnknownProviderError(
             f"no installed plugin serves the models of {prefix!r}: {fix} (installed: {', '.join(there) or 'none'})"
         ) from None
+
+
+def open_store(url: str, installed: Scan | None = None) -> Any:
+    """Return the store that a URL means, made by what its scheme stands for. Nothing is opened before its first use.
+
+    Raises:
+        StoreError: nobody offers the scheme; the message names the extra to install, and what is installed.
+        PluginLoadError: two distributions claim the scheme, or its import fails.
+    """
+    installed = installed or scan()
+    scheme, colon, _ = url.partition(":")
+    if not colon:
+        fix = "write sqlite:///relative.db, sqlite:////absolute.db or memory:"
+        raise StoreError(f"{url!r} is no URL of a store: {fix}")
+    try:
+        made = look_up(STORES, scheme, installed)
+    except LookupError:
+        extra = _STORE_EXTRAS.get(scheme)
+        fix = f"pip install 'agentx-core[{extra}]'" if extra else "install the plugin that serves it"
+        there = ", ".join(sorted(installed.group(STORES))) or "none"
+        raise StoreError(f"no installed store serves the URLs of {scheme!r}: {fix} (installed: {there})") from None
+    return made(url)

@@ -20,7 +20,7 @@ from ._host import Host, drain, start_task
 from ._messages import NO_SETTINGS, Message, ModelSettings, UserInput, user_message
 from ._onion import compile_lifetime
 from ._result import RunResult
-from ._store import replay
+from ._store import SessionLog, replay
 from ._stream import Stream
 from ._toolbox import Toolbox
 from ._turn import OnBusy, RunOptions, queue_input, resume_turn, run_turn, start_follow_up
@@ -114,14 +114,31 @@ async def _load(
     agent: AgentFrame, session_id: str, user: str | None, seed: Sequence[Message] | None, parent: TurnFrame | None
 ) -> SessionFrame:
     log = await agent.store.open(session_id)
+    try:
+        return _frame(agent, session_id, user, seed, parent, log)
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await log.close()
+        raise
+
+
+def _frame(
+    agent: AgentFrame,
+    session_id: str,
+    user: str | None,
+    seed: Sequence[Message] | None,
+    parent: TurnFrame | None,
+    log: SessionLog,
+) -> SessionFrame:
+    """Return a session as its log tells of it.
+
+    Raises:
+        SessionAccessError: it belongs to another user.
+    """
     past = replay(log.events)
     if log.events:
-        try:
-            _check_user(past.user, user, session_id)
-            _check_seed(seed, session_id)
-        except SessionAccessError:
-            await log.close()
-            raise
+        _check_user(past.user, user, session_id)
+        _check_seed(seed, session_id)
     frame = SessionFrame(
         agent=agent,
         id=session_id,
@@ -216,14 +233,27 @@ async def close_session(frame: SessionFrame, body_error: BaseException | None) -
         await drain(frame)
         frame.record(SessionEnd)
         with anyio.CancelScope(shield=True):
-            await frame.commit("session.end")
-            await frame.log.close()
-            if frame.ephemeral:
-                await agent.store.delete(frame.id)
+            error = await _close_log(frame) or error
         frame.closing = frame.closing or "ended"
     finally:
         del agent.opening[frame.id]
         closed.set()
+    return error
+
+
+async def _close_log(frame: SessionFrame) -> BaseException | None:
+    """Write what is left of a session and give it up; returns why that failed."""
+    error: BaseException | None = None
+    try:
+        await frame.commit("session.end")
+    except Exception as failure:
+        error = failure
+    try:
+        await frame.log.close()
+        if frame.ephemeral:
+            await frame.agent.store.delete(frame.id)
+    except Exception as failure:
+        error = error or failure
     return error
 
 

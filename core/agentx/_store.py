@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
+from weakref import WeakValueDictionary
 
 import attrs
 
+from ._errors import SessionConflictError, StoreError
 from ._events import (
     Event,
     Events,
@@ -20,6 +22,7 @@ from ._events import (
     ModelAttempt,
     ModelEnd,
     Note,
+    RecordDamaged,
     SessionForked,
     SessionRewound,
     SessionStart,
@@ -31,7 +34,11 @@ from ._events import (
     UserInput,
 )
 from ._ledger import Accounts
-from ._messages import Message, Sent, ToolResult, Totals
+from ._messages import Message, Sent, TextPart, ToolCall, ToolResult, Totals
+
+RUNNING = "running"
+"""The status of a turn that has not ended, in a list of sessions."""
+LOST = "lost: the record of this is damaged"
 
 
 class SessionLog(Protocol):
@@ -63,19 +70,51 @@ class SessionLog(Protocol):
         """Give the session up for others."""
 
 
+@attrs.frozen
+class SessionInfo:
+    """One row of a list of sessions. Times are seconds since the epoch."""
+
+    id: str
+    user: str | None
+    agent: str
+    created: float
+    updated: float
+    turns: int
+    events: int
+    """Stored events; also the `seq` of the last."""
+    status: str
+    """That of the last turn; `running` while it has not ended, empty before the first."""
+
+
 class Store(Protocol):
-    """Keeps sessions. A store is used by many sessions at once."""
+    """Keeps sessions. A store is used by many sessions at once.
+
+    It opens what it needs when it is first used, also again after `close`.
+    """
 
     @property
     def accounts(self) -> Accounts:
         """What limits wider than a turn have booked."""
 
     async def open(self, session_id: str) -> SessionLog:
-        """Open the log of a session, empty if there is none."""
+        """Open the log of a session for writing, empty if there is none.
 
-    async def sessions(self) -> Sequence[str]: ...
+        Raises:
+            SessionConflictError: somebody else has it open.
+        """
 
-    async def delete(self, session_id: str) -> None: ...
+    async def read(self, session_id: str) -> Sequence[Event]:
+        """Return the events of a session, also while others write it; none if there is no such session."""
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        """Return all sessions that have an event, the last updated first."""
+
+    async def delete(self, session_id: str) -> None:
+        """Delete a session with its accounts; nothing happens if there is none.
+
+        Raises:
+            SessionConflictError: somebody has it open.
+        """
 
     async def close(self) -> None: ...
 
@@ -83,43 +122,75 @@ class Store(Protocol):
 class MemoryLog:
     """Events in a list. Whatever is added is as durable as it gets."""
 
-    __slots__ = ("add", "events")
+    __slots__ = ("__weakref__", "_id", "_writers", "add", "events")
     is_durable = False
 
-    def __init__(self) -> None:
-        self.events = Events()
-        self.add = self.events.notes.append
+    def __init__(self, events: Events, session_id: str, writers: WeakValueDictionary[str, MemoryLog]) -> None:
+        self.events = events
+        self.add = events.notes.append
+        self._id = session_id
+        self._writers = writers
+        writers[session_id] = self
 
     async def commit(self, point: str) -> None:
         """Do nothing: memory is all there is."""
 
     async def close(self) -> None:
-        """Do nothing: the store keeps the log."""
+        if self._writers.get(self._id) is self:
+            del self._writers[self._id]
 
 
 class MemoryStore:
     """Sessions that live as long as this object; the default of the library."""
 
-    def __init__(self) -> None:
+    def __init__(self, url: str = "memory:") -> None:
+        if url != "memory:":
+            raise StoreError(f"a store in memory has no name: the URL is memory:, not {url!r}")
         self.accounts: Accounts = {}
-        self._logs: dict[str, MemoryLog] = {}
+        self._logs: dict[str, Events] = {}
+        self._writers: WeakValueDictionary[str, MemoryLog] = WeakValueDictionary()
 
     async def open(self, session_id: str) -> SessionLog:
-        log = self._logs.get(session_id)
-        if log is None:
-            log = self._logs[session_id] = MemoryLog()
-        return log
+        self._check_free(session_id)
+        events = self._logs.get(session_id)
+        if events is None:
+            events = self._logs[session_id] = Events()
+        return MemoryLog(events, session_id, self._writers)
 
-    async def sessions(self) -> Sequence[str]:
-        return list(self._logs)
+    def _check_free(self, session_id: str) -> None:
+        if session_id in self._writers:
+            raise SessionConflictError(f"session {session_id!r} is open elsewhere in this process")
+
+    async def read(self, session_id: str) -> Sequence[Event]:
+        return tuple(self._logs.get(session_id, ()))
+
+    async def sessions(self) -> Sequence[SessionInfo]:
+        found = [session_info(session_id, events) for session_id, events in self._logs.items() if events]
+        return sorted(found, key=lambda info: info.updated, reverse=True)
 
     async def delete(self, session_id: str) -> None:
+        self._check_free(session_id)
         self._logs.pop(session_id, None)
         for key in [key for key in self.accounts if key[2:] == ("session", session_id)]:
             del self.accounts[key]
 
     async def close(self) -> None:
         """Do nothing: the sessions stay for as long as the store is referred to."""
+
+
+def session_info(session_id: str, events: Sequence[Event]) -> SessionInfo:
+    """Return the row of a session in a list, from its log."""
+    start = events[0]
+    user, agent = (start.user, start.agent) if isinstance(start, SessionStart) else (None, "")
+    turns, status = 0, ""
+    for event in reversed(events):
+        if isinstance(event, TurnEnd):
+            status = status or event.status
+        elif isinstance(event, TurnStart):
+            turns, status = event.turn_index + 1, status or RUNNING
+            break
+    last = events[-1]
+    return SessionInfo(session_id, user, agent, start.time, last.time, turns, last.seq, status)
 
 
 @attrs.define(eq=False, repr=False)
@@ -139,7 +210,7 @@ class Replay:
     sent: dict[str, Sent] = attrs.Factory(dict)
     """What the last request had beside the history; those of plugins' own calls by the plugin."""
     seq: int = 0
-    _calls: list[str] = attrs.Factory(list)
+    _calls: list[ToolCall] = attrs.Factory(list)
     _results: dict[str, ToolResult] = attrs.Factory(dict)
 
     def apply(self, event: Event) -> None:
@@ -151,6 +222,7 @@ class Replay:
         elif isinstance(event, TurnStart):
             self.turns, self.open_turn = event.turn_index + 1, event.turn_id
         elif isinstance(event, UserInput | SteerInput):
+            self._give_lost_results()
             self.history.append(event.message)
             if event.queued is not None:
                 self.queue.pop(event.queued, None)
@@ -171,25 +243,42 @@ class Replay:
             self.state.setdefault(event.plugin, {}).update(event.values)
         elif isinstance(event, TurnEnd):
             self.open_turn = event.turn_id if event.status == "paused" else None
+            if event.status != "paused":
+                self._give_lost_results()
         elif isinstance(event, SessionRewound):
             self.history = [*self.history[: event.kept], *event.messages]
             self.state = {plugin: dict(values) for plugin, values in event.state.items()}
             self.open_turn, self._calls = None, []
         elif isinstance(event, SessionForked):
             self.queue.clear()
+        elif isinstance(event, RecordDamaged) and event.was in (UserInput.kind, SteerInput.kind):
+            self.history.append(Message("user", (TextPart(LOST),)))
 
     def _model_end(self, event: ModelEnd) -> None:
         if event.response is None or event.asked_by is not None or not event.response.parts:
             return
+        self._give_lost_results()
         self.history.append(event.response.message)
-        self._calls = [call.id for call in event.response.tool_calls]
+        self._calls = list(event.response.tool_calls)
         self._results.clear()
 
     def _tool_result(self, result: ToolResult) -> None:
         self._results[result.call_id] = result
-        if self._calls and all(call in self._results for call in self._calls):
-            self.history.append(Message("tool", tuple([self._results[call] for call in self._calls])))
-            self._calls = []
+        if self._calls and all(call.id in self._results for call in self._calls):
+            self._end_calls()
+
+    def _end_calls(self) -> None:
+        self.history.append(Message("tool", tuple([self._results[call.id] for call in self._calls])))
+        self._calls = []
+
+    def _give_lost_results(self) -> None:
+        """Give calls whose results are damaged some other, or no provider would take the history."""
+        if not self._calls:
+            return
+        for call in self._calls:
+            if call.id not in self._results:
+                self._results[call.id] = ToolResult(call.id, call.name, (TextPart(LOST),), "unknown")
+        self._end_calls()
 
 
 def replay(events: Sequence[Event]) -> Replay:

@@ -67,7 +67,7 @@ LATER = {
     ("_subagent", "_agent"): "a child's onions are compiled when its tool is called",
 }
 """Imports inside of a function that go the other way, with the reason."""
-FACES = ("builtin", "cli", "providers", "testing")
+FACES = ("builtin", "cli", "providers", "stores", "testing")
 """Packages that stand on core; nothing of core imports them."""
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import anyio
 import attrs
@@ -173,7 +173,7 @@ class Agent(Generic[Deps, Out]):
         with self._loading:
             if isinstance(self._store, str):
                 self._store = open_store(self._store)
-            return self._store
+            return cast(Store, self._store)
 
     # Loading
 

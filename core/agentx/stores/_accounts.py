@@ -38,7 +38,7 @@ def amount_text(amount: Amount) -> str:
 
 def amount_of(text: str) -> Amount:
     value = decode(text)
-    return Decimal(value) if isinstance(value, str) else value  # type: ignore[no-any-return]  # a number
+    return Decimal(value) if isinstance(value, str) else value
 
 
 class Bookings(MutableMapping[AccountKey, Account]):

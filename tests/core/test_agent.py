@@ -358,7 +358,7 @@ def test_each_event_loop_opens_an_agent_of_its_own() -> None:
             with anyio.fail_after(5):
                 async with agent:
                     barrier.wait()
-                    async with agent.session(id="s") as session:
+                    async with agent.session(id=backend) as session:
                         for _ in range(20):
                             outcomes.append((await session.run("go")).output)
                             await anyio.lowlevel.checkpoint()

@@ -359,6 +359,7 @@ async def test_a_turn_whose_process_ended_can_be_undone() -> None:
     log = await store.open("cut")
     for event in events[: cut + 1]:
         log.add(event)
+    await log.close()
     agent = agent_of("fresh", store=store)
     async with agent.session("cut") as session:
         undone = await session.rewind()

@@ -633,6 +633,7 @@ async def store_with(events: Sequence[Event]) -> MemoryStore:
     log = await store.open("s")
     for event in events:
         log.add(event)
+    await log.close()
     return store
 
 

@@ -313,10 +313,10 @@ async def test_a_layer_may_mask_the_input_before_it_is_remembered() -> None:
     model = ScriptedModel(["ok"])
     with at_most():
         async with agent_with(model).use(mask).session() as session:
-            await session.run("card number 4111")
+            await session.run("card number 4111-2222")
             seen = repr(session.events) + repr(session.history) + repr(model.requests)
 
-    assert "4111" not in seen
+    assert "4111-2222" not in seen
     assert "****" in seen
 
 

@@ -17,7 +17,7 @@ import anyio
 import attrs
 
 from ._approval import Decision, approve
-from ._codec import to_plain
+from ._codec import from_plain, to_plain
 from ._errors import CodecError, HookError, ServiceError, StateError
 from ._events import Event, PluginEvent, PromptPrefixChanged, StateUpdated, ToolProgress
 from ._frames import AgentFrame, ModelFrame, SessionFrame, Stop, ToolFrame, TurnFrame
@@ -253,9 +253,21 @@ def state_of(frame: SessionFrame, plugin: Plugin[Any], plugin_id: str = "") -> A
     if cls is None:
         raise StateError(f"{plugin_id} has no state: declare it as `class {type(plugin).__name__}(Plugin[MyState])`")
     if not isinstance(state, cls):
-        state = cls(**(state or {}))
+        state = _restored(cls, state, plugin_id) if state else cls()
         frame.states[plugin_id] = state
     return state
+
+
+def _restored(cls: type[Any], values: Mapping[str, Any], plugin_id: str) -> Any:
+    """Return the state that a log tells of; a log on disk has JSON values, one in memory those that were given.
+
+    Raises:
+        StateError: it does not fit the class as it is now.
+    """
+    try:
+        return from_plain(to_plain(values), cls)
+    except CodecError as error:
+        raise StateError(f"{plugin_id}: its stored state does not fit {cls.__name__}: {error}") from error
 
 
 def _check_storable(value: Any, what: str) -> None:

@@ -8,13 +8,27 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import anyio
+import attrs
 import pytest
 
-from agentx import Agent, AgentxError, Approve, Limit, SessionConflictError, kind_of, tool
+from agentx import (
+    Agent,
+    AgentxError,
+    Approve,
+    Limit,
+    Plugin,
+    SessionConflictError,
+    TurnAborted,
+    TurnContext,
+    kind_of,
+    reduced,
+    tool,
+)
 from agentx.stores import SQLiteStore, export_session, import_session
 from agentx.testing import ScriptedModel, call, check_history
 
@@ -146,6 +160,50 @@ async def test_an_approval_is_given_in_another_process(file: Path) -> None:
     session = agent_of(SQLiteStore(file), "done", tools=[pay]).session("s")
     assert (await session.resume({result.pending[0]: Approve()})).text == "done"
     assert paid == [5]
+
+
+@attrs.frozen
+class Spending:
+    spent: Decimal = reduced(lambda old, new: old + new, default=Decimal(0))  # noqa: RUF009  # makes a field
+    names: tuple[str, ...] = ()
+    seen: frozenset[int] = frozenset()
+
+
+class Counts(Plugin[Spending]):
+    id = "guard.counts"
+    phase = "gate"
+
+    async def turn(self, ctx: TurnContext, call_next: Any) -> Any:
+        state = ctx.state.of(self)
+        ctx.update(self, spent=Decimal("0.1"), names=(*state.names, "a"), seen=state.seen | {len(state.names)})
+        return await call_next()
+
+
+async def test_the_state_of_a_plugin_is_what_it_was_when_the_session_is_opened_again(file: Path) -> None:
+    for turns in (1, 2, 3):
+        plugin = Counts()
+        async with agent_of(SQLiteStore(file), "x").use(plugin).session("s") as session:
+            await session.run("hi")
+            expected = Spending(Decimal("0.1") * turns, ("a",) * turns, frozenset(range(turns)))
+            assert session.state.of(plugin) == expected
+
+
+async def test_a_state_that_does_not_fit_any_more_names_its_plugin(file: Path) -> None:
+    @attrs.frozen
+    class Other:
+        names: int = 0
+
+    class Changed(Plugin[Other]):
+        id = "guard.counts"
+        phase = "gate"
+
+        async def turn(self, ctx: TurnContext, call_next: Any) -> Any:
+            ctx.state.of(self)
+            return await call_next()
+
+    await agent_of(SQLiteStore(file), "x").use(Counts()).session("s").run("hi")
+    with pytest.raises(TurnAborted, match=r"guard\.counts: its stored state does not fit"):
+        await agent_of(SQLiteStore(file), "x").use(Changed()).session("s").run("hi")
 
 
 CHILD = """

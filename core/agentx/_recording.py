@@ -16,16 +16,22 @@ from ._events import Event, ModelAttempt, ModelEnd, ModelStart, TurnStart
 from ._messages import Message, Messages, ModelResponse, Sent
 from ._store import Replay
 
+NEWEST = 4
+"""Messages of a request that are compared with the history."""
+
 
 def how_changed(messages: Sequence[Message], history: Sequence[Message]) -> str | None:
-    """Return a hash of what is different from a history in the messages of a request; `None` if nothing is."""
-    known = len(history)
-    changed = [
-        [place, message]
-        for place, message in enumerate(messages)
-        if place >= known or (message is not history[place] and message != history[place])
-    ]
-    if not changed and len(messages) == known:
+    """Return a hash of what is different from a history in the newest messages of a request; `None` if nothing is.
+
+    Older ones were told with the attempts before; looking at them again would make a step grow with its history.
+    """
+    known, length = len(history), len(messages)
+    changed = []
+    for place in range(max(0, min(known, length) - NEWEST), length):
+        message = messages[place]
+        if place >= known or (message is not history[place] and message != history[place]):
+            changed.append([place, message])
+    if not changed and length == known:
         return None
     return digest([len(messages), changed])[:32]
 
